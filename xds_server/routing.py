@@ -169,8 +169,6 @@ class RoutingTable:
     """The fleet's whole routing state at one version."""
 
     fleet: str
-    snapshot: str
-    """Version text for the `x-headrace-snapshot` answer header; a content hash."""
     listeners: tuple[Listener, ...]
     classes: tuple[TrafficClass, ...]
     match_order: tuple[str, ...]
