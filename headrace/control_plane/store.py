@@ -1,0 +1,98 @@
+"""Saved state: what a restarted control plane must know so that nothing moves (design/failures.md).
+
+One JSON file, written to a temporary name, fsynced and renamed, so that a crash leaves the old or the
+new one, never a torn one. A file that cannot be trusted is set aside under another name, with its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+FILE_NAME = "headrace-state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What is served, as plain JSON values.
+
+    `partitions`: front-end -> key -> [[destination, width], …]; `fallback`: front-end -> key -> engine ->
+    engine; `demand_rps`: front-end -> key -> req/s; `members`: as `signals.Membership` saves them.
+    """
+
+    fleet: str
+    sequence: int
+    partitions: Mapping[str, Mapping[str, list[list[Any]]]] = field(default_factory=dict)
+    fallback: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    demand_rps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    members: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A state file that was not used: why, and where it lies now."""
+
+    reason: str
+    moved_to: Path
+
+
+class StateStore:
+    """The one owner of the state file in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+
+    def load(self, fleet: str) -> SavedState | SetAside | None:
+        """Return the saved state, None when there is none, or what was wrong with the one found."""
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return _decode(raw, fleet)
+        except (ValueError, KeyError, TypeError) as error:
+            aside = self._path.with_suffix(f".set-aside-{hashlib.sha256(raw).hexdigest()[:8]}.json")
+            os.replace(self._path, aside)
+            return SetAside(str(error), aside)
+
+    def save(self, state: SavedState) -> None:
+        """Write `state` atomically. Raises OSError (disk full, no permission): the old file stays."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".new")
+        with temporary.open("wb") as file:
+            file.write(_encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path)
+
+
+def _body(state: SavedState) -> dict[str, Any]:
+    names = ("fleet", "sequence", "partitions", "fallback", "demand_rps", "members")
+    return {name: getattr(state, name) for name in names}
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _encode(state: SavedState) -> bytes:
+    body = _body(state)
+    return json.dumps({"format": FORMAT, "sha256": _digest(body), "state": body}, sort_keys=True).encode()
+
+
+def _decode(raw: bytes, fleet: str) -> SavedState:
+    document = json.loads(raw)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ValueError(f"not a state file of format {FORMAT}")
+    body = document["state"]
+    if document.get("sha256") != _digest(body):
+        raise ValueError("checksum differs: the file is torn or was edited")
+    if body["fleet"] != fleet:
+        raise ValueError(f"state of fleet {body['fleet']!r}, this control plane serves {fleet!r}")
+    return SavedState(**body)
