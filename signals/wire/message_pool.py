@@ -1,0 +1,4 @@
+# mypy: disable-error-code="no-untyped-call"
+import betterproto2
+
+default_message_pool = betterproto2.MessagePool()
