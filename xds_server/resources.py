@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Protocol, Self
+from typing import Self
 
+import betterproto2
 from envoy_data_plane.message_pool import default_message_pool
 
 from xds_server.inspection import Reference, inspect
@@ -27,12 +28,6 @@ __all__ = ["Reference", "Resource", "ResourceError"]
 
 class ResourceError(ValueError):
     """A message that cannot be a resource: unknown type, no name, or bytes that are not the message."""
-
-
-class Message(Protocol):
-    """A betterproto2 message, as far as it is needed here."""
-
-    def __bytes__(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +48,10 @@ class Resource:
     problems: tuple[str, ...] = field(init=False, compare=False, repr=False)
     """What a client would refuse, each naming the place; empty when valid. A snapshot with problems is not
     published."""
+    sotw_head: bytes = field(init=False, compare=False, repr=False)
+    """Everything that precedes `body` when the resource stands in a DiscoveryResponse."""
+    delta_head: bytes = field(init=False, compare=False, repr=False)
+    """Everything that precedes `body` when the resource stands in a DeltaDiscoveryResponse."""
 
     def __post_init__(self) -> None:
         if self.type_url not in BY_URL:
@@ -65,9 +64,13 @@ class Resource:
         object.__setattr__(self, "problems", findings.problems)
         if not self.version:
             object.__setattr__(self, "version", content_version(self.type_url, self.name, self.body))
+        any_head = length_delimited(1, self.type_url.encode()) + prefix(2, len(self.body))
+        any_size = len(any_head) + len(self.body)
+        object.__setattr__(self, "sotw_head", prefix(2, any_size) + any_head)
+        object.__setattr__(self, "delta_head", self._delta_head(any_head, any_size))
 
     @classmethod
-    def of(cls, message: Message, name: str | None = None) -> Self:
+    def of(cls, message: betterproto2.Message, name: str | None = None) -> Self:
         """Encode a betterproto2 message; its name is taken from the message unless given.
 
         Raises ResourceError for a message type that is not served or a message without a name.
@@ -76,6 +79,31 @@ class Resource:
         if name is None:
             name = getattr(message, "cluster_name" if type_url == EDS.url else "name", "")
         return cls(type_url, name, bytes(message))
+
+    def _delta_head(self, any_head: bytes, any_size: int) -> bytes:
+        # envoy.service.discovery.v3.Resource: 1 version, 3 name, 2 resource (last, so that the body ends it).
+        head = length_delimited(1, self.version.encode()) + length_delimited(3, self.name.encode())
+        head += prefix(2, any_size) + any_head
+        return prefix(2, len(head) + len(self.body)) + head
+
+
+def prefix(number: int, size: int) -> bytes:
+    """Tag and length of a length-delimited protobuf field."""
+    return varint(number << 3 | 2) + varint(size)
+
+
+def length_delimited(number: int, value: bytes) -> bytes:
+    """A whole length-delimited protobuf field."""
+    return prefix(number, len(value)) + value
+
+
+def varint(value: int) -> bytes:
+    """A non-negative integer in protobuf's base-128 encoding."""
+    groups = []
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*groups, value])
 
 
 def content_version(type_url: str, name: str, body: bytes) -> str:
