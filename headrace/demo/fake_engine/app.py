@@ -1,0 +1,289 @@
+"""HTTP routes of a fake engine: the OpenAI API, health, metrics, and the admin endpoints of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from base64 import b64encode
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from json import JSONDecodeError
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import web
+
+from headrace.demo.fake_engine.config import EngineConfig
+from headrace.demo.fake_engine.engine import Engine, Generation
+from headrace.demo.fake_engine.faults import FaultError, Faults
+from headrace.demo.fake_engine.wire import CORE_DEAD, Answer, Call, Refusal, model_list, parse
+
+FRONTEND_HEADER = "x-headrace-frontend"
+"""Names the front-end whose Envoy sent the request."""
+SESSION_HEADER = "x-session-id"
+_KEPT_REQUESTS = 64
+_KEPT_BODY_BYTES = 64 * 1024
+_KEPT_PATHS = 200
+_MAX_BODY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it came in."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    length: int
+    sha256: str
+    body: bytes
+    """The first 64 KiB."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON values, the body in base64."""
+        return {
+            "path": self.path,
+            "headers": [list(header) for header in self.headers],
+            "length": self.length,
+            "sha256": self.sha256,
+            "body_base64": b64encode(self.body).decode(),
+        }
+
+
+class EngineApp:
+    """Handlers of one replica. Owns what was received; the model belongs to `engine`."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        engine: Engine,
+        apply_faults: Callable[[Faults], Awaitable[None]],
+        *,
+        wall_clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        """`apply_faults` puts a changed set of faults into force; `wall_clock` gives Unix seconds."""
+        self._config = config
+        self._engine = engine
+        self._apply_faults = apply_faults
+        self._wall_clock = wall_clock
+        self._started_at_s = wall_clock()
+        self._rng = rng
+        self._received: deque[Received] = deque(maxlen=_KEPT_REQUESTS)
+        self._paths: Counter[str] = Counter()
+        self._frontends: Counter[str] = Counter()
+        self._outcomes: Counter[str] = Counter()
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.faults = Faults(early_headers=config.early_headers)
+        self.accepting = True
+        """False once a drain is under way: what comes now gets 500, as from vLLM."""
+        self.draining = False
+
+    def application(self) -> web.Application:
+        """Return the whole engine: API and admin endpoints."""
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        app.on_response_prepare.append(self._name_replica)
+        app.router.add_post("/v1/chat/completions", lambda request: self._complete(request, chat=True))
+        app.router.add_post("/v1/completions", lambda request: self._complete(request, chat=False))
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        self._add_admin(app)
+        app.router.add_route("*", "/{path:.*}", self._not_found)
+        return app
+
+    def admin_application(self) -> web.Application:
+        """Return the admin endpoints alone, for a port that stays up while the other refuses."""
+        app = web.Application()
+        self._add_admin(app)
+        return app
+
+    async def idle(self) -> None:
+        """Wait until no completion is being answered."""
+        await self._idle.wait()
+
+    def _add_admin(self, app: web.Application) -> None:
+        app.router.add_get("/stats", self._stats)
+        app.router.add_get("/admin/faults", self._get_faults)
+        app.router.add_post("/admin/faults", self._post_faults)
+        app.router.add_get("/admin/requests", self._get_requests)
+
+    async def _name_replica(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["server"] = "uvicorn"
+        response.headers["x-engine"] = self._config.engine
+        response.headers["x-engine-replica"] = self._config.replica
+
+    # --- the OpenAI API -------------------------------------------------------------------------------
+
+    async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        self._in_flight += 1
+        self._idle.clear()
+        outcome = "aborted"
+        try:
+            response, outcome = await self._answer(request, chat=chat)
+            return response
+        finally:
+            self._outcomes[outcome] += 1
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    async def _answer(self, request: web.Request, *, chat: bool) -> tuple[web.StreamResponse, str]:
+        body = await request.read()
+        self._note(request, body)
+        frontend = request.headers.get(FRONTEND_HEADER, "")
+        self._frontends[frontend] += 1
+        half_way_s = self._config.rtt_ms.get(frontend, 0.0) / 2000
+        if half_way_s:
+            await asyncio.sleep(half_way_s)
+        try:
+            call = self._admit(body, chat=chat)
+            session = request.headers.get(SESSION_HEADER) or call.session
+            generation = self._engine.submit(call, session, half_way_s)
+        except Refusal as refusal:
+            return await self._refused(refusal, half_way_s)
+        request_id = request.headers.get("x-request-id") or uuid4().hex
+        created = int(self._wall_clock())
+        natural = self._engine.profile.output_tokens
+        answer = Answer(call, request_id, created, natural, generation.cached_tokens)
+        try:
+            if call.stream:
+                return await self._stream(request, answer, generation)
+            await generation.beyond(generation.output_tokens - 1)
+            return web.Response(body=answer.whole(), content_type="application/json"), "ok"
+        except Refusal as refusal:
+            return await self._refused(refusal, half_way_s)
+        finally:
+            self._engine.abort(generation)
+
+    def _admit(self, body: bytes, *, chat: bool) -> Call:
+        """Read a request and decide whether it runs; raises Refusal."""
+        if not self.accepting or self._engine.dead:
+            raise Refusal(500, CORE_DEAD)
+        if self._rng.random() < self.faults.error_rate:
+            raise Refusal(self.faults.error_status, "Injected error.")
+        call = parse(body, chat=chat)
+        if call.model not in self._config.models:
+            raise Refusal(404, f"The model `{call.model}` does not exist.", "model")
+        output_tokens = call.output_tokens(self._engine.profile.output_tokens)
+        if call.prompt_tokens + output_tokens > self._config.max_model_len:
+            raise Refusal(
+                400,
+                f"This model's maximum context length is {self._config.max_model_len} tokens. However, you "
+                f"requested {output_tokens} output tokens and your prompt contains {call.prompt_tokens}.",
+                "input_tokens",
+            )
+        return call
+
+    async def _stream(
+        self, request: web.Request, answer: Answer, generation: Generation
+    ) -> tuple[web.StreamResponse, str]:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        total, sent = generation.output_tokens, 0
+        fail_at = self._rng.randint(1, total) if self._rng.random() < self.faults.inband_error_rate else None
+        if self.faults.early_headers:
+            if generation.delay_s:
+                await asyncio.sleep(generation.delay_s)
+            await response.prepare(request)
+        try:
+            while sent < total:
+                ready = await generation.beyond(sent)
+                if not response.prepared:
+                    await response.prepare(request)
+                events = answer.events(sent, ready)
+                sent = ready
+                if fail_at is not None and sent >= fail_at:
+                    raise Refusal(500, CORE_DEAD)
+                await response.write(events + answer.end() if sent == total else events)
+        except Refusal as refusal:
+            if not response.prepared:
+                raise Refusal(503, refusal.message) from None
+            self._count_error(refusal)
+            await response.write(refusal.events())
+            await response.write_eof()
+            return response, "inband_error"
+        await response.write_eof()
+        return response, "ok"
+
+    async def _refused(self, refusal: Refusal, half_way_s: float) -> tuple[web.Response, str]:
+        self._count_error(refusal)
+        if half_way_s:
+            await asyncio.sleep(half_way_s)
+        response = web.Response(status=refusal.status, body=refusal.body(), content_type="application/json")
+        return response, f"http_{refusal.status}"
+
+    def _count_error(self, refusal: Refusal) -> None:
+        kind = "internal" if refusal.status >= 500 else "overload" if refusal.status == 429 else "client"
+        self._engine.window.error(asyncio.get_running_loop().time(), kind)
+
+    def _note(self, request: web.Request, body: bytes) -> None:
+        self._count_path(request)
+        raw = request.raw_headers
+        headers = tuple((name.decode("latin-1"), text.decode("latin-1")) for name, text in raw)
+        digest = hashlib.sha256(body).hexdigest()
+        self._received.append(Received(request.path, headers, len(body), digest, body[:_KEPT_BODY_BYTES]))
+
+    def _count_path(self, request: web.Request) -> None:
+        if request.path in self._paths or len(self._paths) < _KEPT_PATHS:
+            self._paths[request.path] += 1
+
+    async def _models(self, request: web.Request) -> web.Response:
+        self._count_path(request)
+        body = model_list(self._config.models, int(self._started_at_s), self._config.max_model_len)
+        return web.Response(body=body, content_type="application/json")
+
+    async def _health(self, request: web.Request) -> web.Response:
+        self._count_path(request)
+        return web.Response(status=503 if self._engine.dead else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._count_path(request)
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=self._engine.metrics.text(), headers={"content-type": content_type})
+
+    async def _not_found(self, request: web.Request) -> web.Response:
+        self._count_path(request)
+        body = Refusal(404, "Not Found").body()
+        return web.Response(status=404, body=body, content_type="application/json")
+
+    # --- what tests ask -------------------------------------------------------------------------------
+
+    async def _stats(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "engine": self._config.engine,
+                "replica": self._config.replica,
+                "models": list(self._config.models),
+                "started_at_ms": int(self._started_at_s * 1000),
+                "state": "draining" if self.draining else "ready",
+                "accepting": self.accepting,
+                "running": self._engine.running,
+                "waiting": self._engine.waiting,
+                "in_flight": self._in_flight,
+                "max_num_seqs": self._engine.max_num_seqs,
+                "paths": self._paths,
+                "frontends": self._frontends,
+                "outcomes": self._outcomes,
+            }
+        )
+
+    async def _get_faults(self, request: web.Request) -> web.Response:
+        return web.json_response(asdict(self.faults))
+
+    async def _post_faults(self, request: web.Request) -> web.Response:
+        try:
+            document = await request.json()
+            if not isinstance(document, dict):
+                raise FaultError(f"expected a JSON object of faults, got {type(document).__name__}")
+            faults = self.faults.changed(document)
+        except (JSONDecodeError, FaultError) as error:
+            return web.json_response({"error": str(error)}, status=400)
+        self.faults = faults
+        await self._apply_faults(faults)
+        return web.json_response(asdict(faults))
+
+    async def _get_requests(self, request: web.Request) -> web.Response:
+        return web.json_response([received.document() for received in self._received])
