@@ -15,6 +15,7 @@ COMMANDS = {
     "plan": "plan offline from a policy and a state file",
     "envoy": "render the bootstrap of a front-end's Envoy, or run Envoy with it",
     "fake-engine": "an OpenAI-compatible engine with a real load curve",
+    "load": "an open-loop chat load against front-ends",
 }
 
 
