@@ -1,0 +1,66 @@
+"""Every value in force with its source, for `headrace check --effective`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.policy.policy import Policy
+from headrace.policy.problems import Path, dotted
+from headrace.policy.schema import EngineProtection
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value in force."""
+
+    path: str
+    value: Any
+    source: str
+    """`default`, or file:line."""
+
+
+def effective(policy: Policy) -> list[Value]:
+    """All values, sorted by path; engines are expanded, models' classes are shown with overrides applied."""
+    values = []
+    for path, value in _leaves(policy.document.model_dump(by_alias=True), ()):
+        values.append(Value(dotted(path), value, _source(policy, path)))
+    return sorted(values, key=lambda item: item.path)
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    else:
+        yield path, value
+
+
+def _source(policy: Policy, path: Path) -> str:
+    for written in _written(policy, path):
+        if written in policy.places:
+            return str(policy.places[written])
+    return DEFAULT
+
+
+def _written(policy: Policy, path: Path) -> Iterator[Path]:
+    """Where a value may have been written, the most specific place first."""
+    section, rest = path[0], path[2:]
+    if section == "engines":
+        engine: Path = ("engines", policy.origins[str(path[1])], *rest)
+        yield from (engine, ("defaults", "engine", *rest))
+        if rest[:1] == ("members",):
+            yield from (engine[:3], ("defaults", "engine", "members"))
+        if rest[:1] == ("protection",) and rest[1] in EngineProtection.model_fields:
+            yield rest
+        if rest == ("max_utilization",):
+            yield ("planning", "max_utilization")
+    elif section == "models":
+        yield from (path, ("defaults", "model", *rest))
+    else:
+        yield path
+    if path[-1] in ("p50", "p95", "p99"):
+        yield path[:-1]  # a bare number

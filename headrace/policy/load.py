@@ -1,0 +1,110 @@
+"""From a file or a folder to a `Policy`, or to every reason why not."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from headrace.policy import checks
+from headrace.policy.compile import compile_policy
+from headrace.policy.errors import translate
+from headrace.policy.policy import Policy
+from headrace.policy.problems import Path, Place, PolicyError
+from headrace.policy.schema import Document
+from headrace.policy.source import Source, read
+
+
+def load(path: str | FilePath) -> Policy:
+    """Load a policy file, or a folder whose `*.yaml` files are merged.
+
+    Raises `PolicyError` with every problem found. Nothing but the named files (and the profile files that
+    they name) is read.
+    """
+    source, files = _gather(FilePath(path))
+    files += _read_profiles(source)
+    document = _validate(source)
+    if document is not None:
+        checks.check(document, source)
+    if source.problems or document is None:
+        raise PolicyError(source.problems, files)
+    return compile_policy(document, source, tuple(files))
+
+
+def _gather(path: FilePath) -> tuple[Source, list[str]]:
+    if not path.is_dir():
+        return read(path), [str(path)]
+    merged = Source(places={(): Place(str(path), 0)})
+    try:
+        found = sorted(
+            p for p in path.iterdir() if p.suffix in (".yaml", ".yml") and not p.name.startswith(".")
+        )
+    except OSError as error:
+        merged.complain((), f"cannot be read: {error.strerror}", "a readable folder")
+        return merged, []
+    if not found:
+        merged.complain((), "the folder has no *.yaml file", "one or more policy files")
+    for file in found:
+        _merge(merged, read(file))
+    return merged, [str(file) for file in found]
+
+
+def _merge(into: Source, other: Source) -> None:
+    into.problems += other.problems
+    file = other.places.pop(())
+    _merge_maps(into, into.value, other, other.value, ())
+    for path, place in other.places.items():
+        into.places.setdefault(path, place)
+    into.places.setdefault((), file)
+
+
+def _merge_maps(into: Source, target: dict[str, Any], other: Source, new: dict[str, Any], path: Path) -> None:
+    """Sections (and `network.rtt_ms`) are put together key by key; any other key is in one file only."""
+    for key, value in new.items():
+        here = (*path, key)
+        if key not in target:
+            target[key] = value
+        elif isinstance(target[key], dict) and isinstance(value, dict) and _is_section(here):
+            _merge_maps(into, target[key], other, value, here)
+        else:
+            into.complain(
+                here, f"the key is also in {into.places[here]}", "each key in one file", other.places[here]
+            )
+
+
+def _is_section(path: Path) -> bool:
+    return len(path) == 1 or (path[:2] == ("network", "rtt_ms") and len(path) <= 3)
+
+
+def _read_profiles(source: Source) -> list[str]:
+    """Put the content of `profiles.<name>: {file: ...}` in its place; returns the files' names."""
+    profiles = source.value.get("profiles")
+    files: list[str] = []
+    if not isinstance(profiles, dict):
+        return files
+    for name, value in profiles.items():
+        if not isinstance(value, dict) or not isinstance(value.get("file"), str):
+            continue
+        path: Path = ("profiles", name)
+        if len(value) > 1:
+            source.complain(path, "has other keys beside `file`", "only `file`, or the profile itself")
+            continue
+        file = FilePath(source.place((*path, "file")).file).parent / value["file"]
+        inner = read(file, path)
+        files.append(str(file))
+        source.problems += inner.problems
+        source.places.update(inner.places)
+        profiles[name] = inner.value
+    return files
+
+
+def _validate(source: Source) -> Document | None:
+    """The document, or None with the reasons noted. An unreadable file gives no further reasons."""
+    if not source.value:
+        return None
+    try:
+        return Document.model_validate(source.value)
+    except ValidationError as error:
+        translate(error, source)
+        return None

@@ -1,0 +1,74 @@
+"""What is allowed but probably not meant; shown by `headrace check`, never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.policy.policy import Policy
+from headrace.policy.problems import Path, Place, Problem, dotted
+
+WORK_SPREAD = 1.5
+"""Classes whose token counts differ by more should say how much work a request is."""
+
+
+def warnings(policy: Policy) -> Iterator[Problem]:
+    """All warnings about a policy."""
+    yield from _unserved(policy)
+    yield from _unknown_work(policy)
+    yield from _open_network(policy)
+
+
+def _problem(policy: Policy, path: Path, wrong: str, expected: str) -> Problem:
+    known = path
+    while known and known not in policy.places:
+        known = known[:-1]
+    return Problem(policy.places.get(known, Place("", 0)), dotted(path), wrong, expected)
+
+
+def _unserved(policy: Policy) -> Iterator[Problem]:
+    """Keys that no engine may serve for some front-end: answered 503."""
+    for model in policy.models:
+        for name in policy.classes:
+            dead = [f for f in policy.frontends if not policy.eligible(f, f"{model}/{name}").engines]
+            if not dead:
+                continue
+            reasons = sorted(set(policy.eligible(dead[0], f"{model}/{name}").reasons.values()))
+            where = "any front-end" if len(dead) == len(policy.frontends) else ", ".join(dead[:5])
+            why = "; ".join(reasons[:3]) or "no engine has this model"
+            yield _problem(
+                policy,
+                ("models", model),
+                f"class {name} has no eligible engine for {where} ({why})",
+                "an eligible engine, or these requests are answered 503",
+            )
+
+
+def _unknown_work(policy: Policy) -> Iterator[Problem]:
+    """Classes of one model with different answers but no way to tell their work."""
+    for model in policy.models:
+        specs = [policy.key_specs[f"{model}/{name}"] for name in policy.classes]
+        lengths = [spec.output_tokens for spec in specs if spec.work is None and spec.output_tokens]
+        told = all(spec.work is not None or spec.input_tokens is not None for spec in specs)
+        if not told and lengths and max(lengths) > WORK_SPREAD * min(lengths):
+            yield _problem(
+                policy,
+                ("models", model),
+                f"its classes differ in output_tokens from {min(lengths):g} to {max(lengths):g}, "
+                "yet each request counts as the same work",
+                "input_tokens and output_tokens (with a profile reference), or work, for each class",
+            )
+
+
+def _open_network(policy: Policy) -> Iterator[Problem]:
+    """Regions whose replicas may report any address."""
+    if policy.security.reports is None:
+        return
+    reported = {engine.region for engine in policy.engines.values() if engine.members.reported}
+    for name in sorted(reported):
+        if not policy.regions[name].replica_cidrs:
+            yield _problem(
+                policy,
+                ("regions", name),
+                "replicas may report any address",
+                "replica_cidrs with the networks of its engines",
+            )
