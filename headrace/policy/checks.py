@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import re
-from collections.abc import Collection, Iterator
 
-from headrace.policy.errors import did_you_mean, one_of
+from headrace.policy.class_rules import check_header_residency, check_matches
 from headrace.policy.expand import expand
 from headrace.policy.policy import round_trip
 from headrace.policy.problems import Path, dotted
+from headrace.policy.references import check_references
 from headrace.policy.schema import (
     MAX_ADAPTERS,
     MAX_ENGINES,
@@ -18,20 +19,18 @@ from headrace.policy.schema import (
     TableProfile,
 )
 from headrace.policy.source import Source
-from headrace.policy.types import RESERVED
+from headrace.policy.types import is_name, split_address
 
 AUTO_UTILIZATION = 0.95
 """The most that `max_utilization: auto` can give."""
 STABLE = 0.98
 """Capacity in use must stay below this part of lambda_max, or latency has no bound."""
 
-_ENGINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
 
 def check(document: Document, source: Source) -> None:
     """Note every disagreement in `source`."""
     engines = _expand_engines(document, source)
-    _dangling(document, source, engines)
+    check_references(document, source, engines)
     if source.problems:
         return  # the rules below look names up
     _names_of_places(document, source, engines)
@@ -39,8 +38,8 @@ def check(document: Document, source: Source) -> None:
     _missing_distances(document, source, engines)
     _served_names(document, source)
     _envoy_spellings(document, source)
-    _matches(document, source)
-    _header_residency(document, source)
+    check_matches(document, source)
+    check_header_residency(document, source)
     _listener_ports(document, source)
     _head_room(document, source)
     _static_addresses(document, source)
@@ -57,7 +56,7 @@ def _expand_engines(document: Document, source: Source) -> dict[str, str]:
             source.complain(path, f"the name {error}", "a name with ranges such as {01..04}")
             continue
         for name in names:
-            if not _ENGINE.fullmatch(name) or name in RESERVED:
+            if not is_name(name):
                 source.complain(
                     path,
                     f"`{name}` is not a name for an engine",
@@ -72,91 +71,6 @@ def _expand_engines(document: Document, source: Source) -> dict[str, str]:
     if len(engines) > MAX_ENGINES:
         source.complain(("engines",), f"has {len(engines)} entries after expansion", f"at most {MAX_ENGINES}")
     return engines
-
-
-def _dangling(document: Document, source: Source, engines: Collection[str]) -> None:
-    known = {
-        "region": set(document.regions),
-        "jurisdiction": {r.jurisdiction for r in document.regions.values() if r.jurisdiction},
-        "class": set(document.classes),
-        "model": set(document.models),
-        "profile": set(document.profiles),
-        "front-end": set(document.frontends),
-        "engine": set(engines),
-        "front-end or region": set(document.frontends) | set(document.regions),
-        "engine or region": set(engines) | set(document.regions),
-    }
-    for path, kind, name in _references(document):
-        if name not in known[kind]:
-            hint = did_you_mean(name, known[kind])
-            source.complain(
-                path,
-                f"`{name}` is not a {kind} of this policy{hint}".replace("a engine", "an engine"),
-                one_of(known[kind]),
-            )
-
-
-def _references(document: Document) -> Iterator[tuple[Path, str, str]]:
-    """Every use of a name: where, of what kind, which."""
-    for name, frontend in document.frontends.items():
-        yield ("frontends", name, "region"), "region", frontend.region
-    for name, listener in document.listeners.items():
-        yield ("listeners", name, "default_class"), "class", listener.default_class
-    for i, name in enumerate(document.match_order):
-        yield ("match_order", i), "class", name
-    for name, model in document.models.items():
-        for class_name in model.classes:
-            yield ("models", name, "classes", class_name), "class", class_name
-    for key, engine in document.engines.items():
-        path: Path = ("engines", key)
-        yield (*path, "model"), "model", engine.model
-        yield (*path, "region"), "region", engine.region
-        yield (*path, "profile"), "profile", engine.profile
-        for class_name in engine.classes or ():
-            yield (*path, "classes"), "class", class_name
-    for class_name in document.defaults.engine.classes or ():
-        yield ("defaults", "engine", "classes"), "class", class_name
-    for start, row in document.network.rtt_ms.items():
-        yield ("network", "rtt_ms", start), "front-end or region", start
-        for end in row:
-            yield ("network", "rtt_ms", start, end), "engine or region", end
-    yield from _denied_names(document)
-    for path, names in _residency_rules(document):
-        for name in names:
-            yield path, "jurisdiction", name
-
-
-def _denied_names(document: Document) -> Iterator[tuple[Path, str, str]]:
-    for i, rule in enumerate(document.deny):
-        for field, kind, name in (
-            ("frontend", "front-end", rule.frontend),
-            ("model", "model", rule.model),
-            ("class", "class", rule.traffic_class),
-            ("region", "region", rule.region),
-        ):
-            if name is not None:
-                yield ("deny", i, field), kind, name
-        for name in _expanded_or_same(rule.engine) if rule.engine else ():
-            yield ("deny", i, "engine"), "engine", name
-
-
-def _expanded_or_same(pattern: str) -> tuple[str, ...]:
-    try:
-        return expand(pattern)
-    except ValueError:
-        return (pattern,)
-
-
-def _residency_rules(document: Document) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    for name, frontend in document.frontends.items():
-        yield ("frontends", name, "residency"), frontend.residency or ()
-    yield ("defaults", "model", "residency"), document.defaults.model.residency or ()
-    for name, item in document.classes.items():
-        yield ("classes", name, "residency"), item.residency or ()
-    for name, model in document.models.items():
-        yield ("models", name, "residency"), model.residency or ()
-        for class_name, override in model.classes.items():
-            yield ("models", name, "classes", class_name, "residency"), override.residency or ()
 
 
 def _names_of_places(document: Document, source: Source, engines: dict[str, str]) -> None:
@@ -259,79 +173,6 @@ def _envoy_spellings(document: Document, source: Source) -> None:
             )
 
 
-def _matches(document: Document, source: Source) -> None:
-    """Which class wins must not be left open."""
-    matches = {name: item.match for name, item in document.classes.items() if item.match}
-    for i, name in enumerate(document.match_order):
-        if name not in matches:
-            source.complain(("match_order", i), f"class {name} has no match", one_of(matches))
-    for (one, a), (two, b) in itertools.combinations(matches.items(), 2):
-        if a == b:
-            source.complain(
-                ("classes", two, "match"),
-                f"is the same as the match of class {one}",
-                "matches that tell classes apart",
-            )
-        elif a.header != b.header and not {one, two} <= set(document.match_order):
-            source.complain(
-                ("classes", two, "match"),
-                f"can be true together with the match of class {one}",
-                f"both classes in match_order, such as match_order: [{one}, {two}]",
-            )
-
-
-def _header_residency(document: Document, source: Source) -> None:
-    """A class's residency must hold however a request is labelled where headers are not trusted.
-
-    On such a listener every request is of the default class: a rule of a class that is reached only by a
-    header would not apply there, though the request says that it should.
-    """
-    for name, model_id, path, rule in _class_rules(document):
-        match = document.classes[name].match
-        if match is None:
-            continue
-        for listener_name, listener in document.listeners.items():
-            if listener.trust_headers or _as_strict(document, listener.default_class, model_id, rule):
-                continue
-            source.complain(
-                path,
-                f"the rule would be lifted by an untrusted header: class {name} is told by the header "
-                f"{match.header}, which listener {listener_name} does not trust, and its default class "
-                f"{listener.default_class} has no such rule",
-                f"the rule on front-ends or models, or on class {listener.default_class} too",
-            )
-
-
-def _class_rules(document: Document) -> Iterator[tuple[str, str | None, Path, tuple[str, ...]]]:
-    """Residency rules of classes: class, model (None = all), where, allowed."""
-    for name, item in document.classes.items():
-        if item.residency:
-            yield name, None, ("classes", name, "residency"), item.residency
-    for model_id, model in document.models.items():
-        for name, override in model.classes.items():
-            if override.residency:
-                yield name, model_id, ("models", model_id, "classes", name, "residency"), override.residency
-
-
-def _as_strict(document: Document, class_name: str, model_id: str | None, rule: tuple[str, ...]) -> bool:
-    """Whether the class (for the model, or for all) is bound at least as tightly as `rule`."""
-    models = document.models if model_id is None else [model_id]
-    return all(_bounds(document, class_name, model) <= set(rule) for model in models)
-
-
-def _bounds(document: Document, class_name: str, model_id: str) -> set[str]:
-    """Jurisdictions that model and class together allow; all there are when no rule speaks."""
-    model = document.models[model_id]
-    override = model.classes.get(class_name)
-    rules = [
-        model.residency if "residency" in model.model_fields_set else document.defaults.model.residency,
-        document.classes[class_name].residency,
-        override.residency if override else None,
-    ]
-    everywhere = {r.jurisdiction or "" for r in document.regions.values()} | {""}
-    return everywhere.intersection(*(set(rule) for rule in rules if rule))
-
-
 def _listener_ports(document: Document, source: Source) -> None:
     ports: dict[int, str] = {}
     for name, listener in document.listeners.items():
@@ -371,11 +212,17 @@ def _static_addresses(document: Document, source: Source) -> None:
     """One address belongs to one engine, and lies where its region says replicas are."""
     seen: dict[str, str] = {}
     for key, engine in document.engines.items():
+        networks = [ipaddress.ip_network(cidr) for cidr in document.regions[engine.region].replica_cidrs]
+        path: Path = ("engines", key, "members", "static")
         for address in engine.members.static or ():
-            path: Path = ("engines", key, "members", "static")
-            if address in seen or len(expand(key)) > 1:
-                other = seen.get(address, f"every engine of {key}")
-                source.complain(
-                    path, f"`{address}` is also a replica of {other}", "each address under one engine"
-                )
+            host = ipaddress.ip_address(split_address(address)[0])
+            other = seen.get(address) or (f"every engine of {key}" if len(expand(key)) > 1 else None)
             seen.setdefault(address, key)
+            if other:
+                source.complain(path, f"`{address}` is also a replica of {other}", "one engine an address")
+            if networks and not any(host in network for network in networks):
+                source.complain(
+                    path,
+                    f"`{address}` is outside the replica_cidrs of region {engine.region}",
+                    f"an address in {', '.join(map(str, networks))}",
+                )

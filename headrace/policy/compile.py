@@ -9,6 +9,7 @@ from headrace.policy import warn
 from headrace.policy.expand import expand
 from headrace.policy.policy import EngineSpec, KeySpec, Policy, content_hash, meet
 from headrace.policy.schema import (
+    ClassFields,
     Deny,
     Document,
     Engine,
@@ -17,6 +18,7 @@ from headrace.policy.schema import (
     Model,
     ModelDefaults,
     Shape,
+    TrafficClass,
 )
 from headrace.policy.source import Source
 
@@ -28,7 +30,7 @@ def compile_policy(document: Document, source: Source, files: tuple[str, ...]) -
     origins = {name: key for key in document.engines for name in expand(key)}
     whole = _normalised(document, origins)
     engines = {name: _engine(whole, name, engine) for name, engine in whole.engines.items()}
-    keys = [_key(whole, model, name) for model in whole.models for name in whole.classes]
+    keys = [_key(model_id, model, name) for model_id, model in whole.models.items() for name in model.classes]
     policy = Policy(
         document=whole,
         engines=engines,
@@ -37,6 +39,7 @@ def compile_policy(document: Document, source: Source, files: tuple[str, ...]) -
         places=source.places,
         files=files,
         origins=origins,
+        _by_model=_by_model(engines),
         _denied=_denied(whole.deny, engines),
     )
     return replace(policy, warnings=tuple(sorted(warn.warnings(policy))))
@@ -80,9 +83,36 @@ def engine_settings(engine: Engine) -> EngineDefaults:
 
 
 def _whole_model(document: Document, model: Model) -> Model:
+    """The model over `defaults.model`, with every class as it holds for this model."""
+    names = model.model_fields_set & set(ModelDefaults.model_fields)
     default = document.defaults.model
-    unset = [name for name in ModelDefaults.model_fields if name not in model.model_fields_set]
-    return model.model_copy(update={name: getattr(default, name) for name in unset})
+    update = {name: getattr(default, name) for name in set(ModelDefaults.model_fields) - names}
+    residency = update.get("residency", model.residency)
+    update["classes"] = {
+        name: _whole_class(document, base, model.classes.get(name), residency)
+        for name, base in document.classes.items()
+    }
+    return model.model_copy(update=update)
+
+
+def _whole_class(
+    document: Document, base: TrafficClass, override: ClassFields | None, residency: tuple[str, ...] | None
+) -> ClassFields:
+    """The class over planning's prices, under the model's override and residency.
+
+    Residency rules meet: an override narrows them and can never lift them.
+    """
+    own = ClassFields.model_construct(**{name: getattr(base, name) for name in ClassFields.model_fields})
+    item = overlay(own, override) if override else own
+    churn = document.planning.churn
+    allowed = meet(residency, base.residency, override.residency if override else None)
+    return item.model_copy(
+        update={
+            "churn_price_ms": churn.price_ms if item.churn_price_ms is None else item.churn_price_ms,
+            "churn_work": churn.work if item.churn_work is None else item.churn_work,
+            "residency": None if allowed is None else tuple(sorted(allowed)),
+        }
+    )
 
 
 def _engine(document: Document, name: str, engine: Engine) -> EngineSpec:
@@ -105,12 +135,10 @@ def _engine(document: Document, name: str, engine: Engine) -> EngineSpec:
     )
 
 
-def _key(document: Document, model_id: str, class_name: str) -> KeySpec:
-    model, base, churn = document.models[model_id], document.classes[class_name], document.planning.churn
-    override = model.classes.get(class_name)
-    item = base if override is None else overlay(base, override)
-    # A model's override narrows the class's residency; it can never lift it.
-    residency = meet(model.residency, base.residency, override.residency if override else None)
+def _key(model_id: str, model: Model, class_name: str) -> KeySpec:
+    item = model.classes[class_name]
+    assert item.churn_price_ms is not None, "filled in from planning.churn"
+    assert item.churn_work is not None, "filled in from planning.churn"
     return KeySpec(
         model=model_id,
         traffic_class=class_name,
@@ -121,12 +149,19 @@ def _key(document: Document, model_id: str, class_name: str) -> KeySpec:
         output_tokens=item.output_tokens,
         prefix_hit=item.prefix_hit,
         work=item.work,
-        churn_price_ms=churn.price_ms if item.churn_price_ms is None else item.churn_price_ms,
-        churn_work=churn.work if item.churn_work is None else item.churn_work,
-        residency=residency,
+        churn_price_ms=item.churn_price_ms,
+        churn_work=item.churn_work,
+        residency=None if item.residency is None else frozenset(item.residency),
         requires=frozenset(model.requires),
         has_sessions=bool(model.session_keys),
     )
+
+
+def _by_model(engines: dict[str, EngineSpec]) -> dict[str, tuple[EngineSpec, ...]]:
+    result: dict[str, list[EngineSpec]] = {}
+    for engine in engines.values():
+        result.setdefault(engine.model, []).append(engine)
+    return {model: tuple(found) for model, found in result.items()}
 
 
 def _denied(rules: tuple[Deny, ...], engines: dict[str, EngineSpec]) -> dict[str, tuple[Deny, ...]]:

@@ -24,9 +24,12 @@ class Value:
 
 
 def effective(policy: Policy) -> list[Value]:
-    """All values, sorted by path; engines are expanded, models' classes are shown with overrides applied."""
+    """All values, sorted by path: engines expanded, every class of every model with overrides applied.
+
+    `defaults` is left out: its values are shown where they act.
+    """
     values = []
-    for path, value in _leaves(policy.document.model_dump(by_alias=True), ()):
+    for path, value in _leaves(policy.document.model_dump(by_alias=True, exclude={"defaults"}), ()):
         values.append(Value(dotted(path), value, _source(policy, path)))
     return sorted(values, key=lambda item: item.path)
 
@@ -52,14 +55,16 @@ def _written(policy: Policy, path: Path) -> Iterator[Path]:
     if section == "engines":
         engine: Path = ("engines", policy.origins[str(path[1])], *rest)
         yield from (engine, ("defaults", "engine", *rest))
-        if rest[:1] == ("members",):
-            yield from (engine[:3], ("defaults", "engine", "members"))
         if rest[:1] == ("protection",) and rest[1] in EngineProtection.model_fields:
             yield rest
         if rest == ("max_utilization",):
             yield ("planning", "max_utilization")
     elif section == "models":
         yield from (path, ("defaults", "model", *rest))
+        if rest[:1] == ("classes",):
+            yield from _written(policy, rest)
+            if str(rest[-1]).startswith("churn_"):
+                yield ("planning", "churn", str(rest[-1]).removeprefix("churn_"))
     else:
         yield path
     if path[-1] in ("p50", "p95", "p99"):

@@ -109,6 +109,7 @@ class Policy:
     """Every file that was read."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Engine -> the name it was written under (`a-{01..04}`)."""
+    _by_model: Mapping[str, tuple[EngineSpec, ...]] = field(default_factory=dict, compare=False, repr=False)
     _denied: Mapping[str, tuple[Deny, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -205,15 +206,21 @@ class Policy:
         spec = self.key_specs[key]
         allowed = meet(spec.residency, self.frontends[frontend].residency)
         engines, reasons = [], {}
-        for engine in self.engines.values():
-            if engine.model != spec.model:
-                continue
+        for engine in self._by_model.get(spec.model, ()):
             reason = _against(engine, spec, allowed) or self._deny_reason(frontend, spec, engine.name)
             if reason:
                 reasons[engine.name] = reason
             else:
                 engines.append(engine.name)
         return Eligibility(tuple(engines), reasons)
+
+    def frontend_groups(self) -> list[tuple[str, ...]]:
+        """Front-ends that eligibility treats alike, so that it need be asked for one of each group only."""
+        groups: dict[object, list[str]] = {}
+        for name, frontend in self.frontends.items():
+            rules = tuple(rule for rule in self.document.deny if rule.frontend == name)
+            groups.setdefault((frontend.residency, rules), []).append(name)
+        return [tuple(names) for names in groups.values()]
 
     def _deny_reason(self, frontend: str, spec: KeySpec, engine: str) -> str:
         for rule in self._denied.get(engine, ()):

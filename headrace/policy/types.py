@@ -26,6 +26,11 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-
 _INTERNAL = "x-headrace-"
 
 
+def is_name(text: str) -> bool:
+    """Whether `text` may name an engine, front-end, region or class."""
+    return bool(_NAME.fullmatch(text)) and text not in RESERVED
+
+
 def fault(wrong: str, expected: str) -> PydanticCustomError:
     """An error whose text is "wrong; expected ..."."""
     return PydanticCustomError("policy", "{wrong}; {expected}", {"wrong": wrong, "expected": expected})

@@ -27,13 +27,12 @@ def _problem(policy: Policy, path: Path, wrong: str, expected: str) -> Problem:
 
 def _unserved(policy: Policy) -> Iterator[Problem]:
     """Keys that no engine may serve for some front-end: answered 503."""
-    for model in policy.models:
-        for name in policy.classes:
-            dead = [f for f in policy.frontends if not policy.eligible(f, f"{model}/{name}").engines]
-            if not dead:
-                continue
-            reasons = sorted(set(policy.eligible(dead[0], f"{model}/{name}").reasons.values()))
-            where = "any front-end" if len(dead) == len(policy.frontends) else ", ".join(dead[:5])
+    groups = policy.frontend_groups()
+    for model, name in policy.keys():
+        dead = [group for group in groups if not policy.eligible(group[0], f"{model}/{name}").engines]
+        if dead:
+            reasons = sorted(set(policy.eligible(dead[0][0], f"{model}/{name}").reasons.values()))
+            where = "any front-end" if dead == groups else ", ".join(sorted(sum(dead, ()))[:5])
             why = "; ".join(reasons[:3]) or "no engine has this model"
             yield _problem(
                 policy,

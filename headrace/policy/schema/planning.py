@@ -1,0 +1,55 @@
+"""How shares are computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headrace.policy.schema.base import Shape
+from headrace.policy.types import Fraction, MaxUtilization, NonNegative, Positive, PositiveFraction
+
+PolicyName = Literal[
+    "global", "round_robin", "nearest", "local", "capacity_weighted", "waterfall", "feedback", "dgd"
+]
+
+
+class Churn(Shape):
+    """The price of moving sessions."""
+
+    price_ms: NonNegative = 5
+    """Latency price of one moved request, ms."""
+    work: Fraction = 0.05
+    """Extra work of one moved request (its prefix is cold there), in reference requests."""
+
+
+class Guards(Shape):
+    """Brakes on plans and on edits."""
+
+    max_step: PositiveFraction = 0.2
+    """Largest part of a key's demand that moves in one round (soft: capacity comes first)."""
+    hold_if_moves_over: Fraction = 0.3
+    """An edit that would move a larger part of all demand is held until accepted."""
+    hold_if_capacity_drops_over: Fraction = 0.25
+    """An edit that takes away a larger part of capacity is held until accepted."""
+
+
+class Planning(Shape):
+    """How shares are computed."""
+
+    policy: PolicyName = "global"
+    """`global`, or a baseline to compare with."""
+    interval_s: Annotated[float, Field(ge=0.1, le=3_600)] = 5
+    """Seconds between rounds."""
+    demand_window_s: Annotated[float, Field(ge=0.1, le=86_400)] = 30
+    """Time constant of the smoothed demand, seconds."""
+    max_utilization: MaxUtilization = 0.90
+    """Part of capacity that is planned with, or auto: from demand and its noise."""
+    max_gap: Annotated[float, Field(gt=0, le=0.5)] = 0.001
+    """Largest certified gap to the optimum, as a fraction; gains below it move nothing."""
+    time_limit_s: Positive = 2
+    """Longest solving time of a round, seconds; then the best plan so far, with its gap."""
+    churn: Churn = Churn()
+    """Price of movement."""
+    guards: Guards = Guards()
+    """Brakes."""
