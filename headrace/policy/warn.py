@@ -28,16 +28,16 @@ def _problem(policy: Policy, path: Path, wrong: str, expected: str) -> Problem:
 def _unserved(policy: Policy) -> Iterator[Problem]:
     """Keys that no engine may serve for some front-end: answered 503."""
     groups = policy.frontend_groups()
-    for model, name in policy.keys():
-        dead = [group for group in groups if not policy.eligible(group[0], f"{model}/{name}").engines]
+    for key, spec in policy.key_specs.items():
+        dead = [group for group in groups if not policy.eligible(group[0], key).engines]
         if dead:
-            reasons = sorted(set(policy.eligible(dead[0][0], f"{model}/{name}").reasons.values()))
+            reasons = sorted(set(policy.eligible(dead[0][0], key).reasons.values()))
             where = "any front-end" if dead == groups else ", ".join(sorted(sum(dead, ()))[:5])
             why = "; ".join(reasons[:3]) or "no engine has this model"
             yield _problem(
                 policy,
-                ("models", model),
-                f"class {name} has no eligible engine for {where} ({why})",
+                ("models", spec.model),
+                f"class {spec.traffic_class} has no eligible engine for {where} ({why})",
                 "an eligible engine, or these requests are answered 503",
             )
 
