@@ -1,0 +1,127 @@
+"""The control plane's end of load reports: the gRPC service, on a port of its own.
+
+An engine's credential must not open xDS, hence the port. Streams are handled in `report_stream`. Identity and
+address rules: DESIGN, "Signals", membership and trust.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from signals.admission import Admission
+from signals.membership import Membership
+from signals.messages import METHOD
+from signals.probe import Prober
+from signals.refusals import Refusals
+from signals.replicas import ReplicaKey
+from signals.report_stream import ReportLimits, ReportStream, StreamContext
+
+_HARD_LIMIT_BYTES = 2 * 1024 * 1024
+"""gRPC's own limit, above ours: what it refuses is gone before it can be counted."""
+
+
+async def _never(key: ReplicaKey) -> None:
+    await asyncio.Event().wait()
+
+
+class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio ships no types
+    """Serves `headrace.signals.v1.LoadReports` and feeds `Membership`."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        admission: Admission,
+        *,
+        limits: ReportLimits | None = None,
+        on_result: Callable[[str], None] = lambda result: None,
+        drained: Callable[[ReplicaKey], Awaitable[None]] = _never,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Every message ends in one result of `report_stream.RESULTS`, given to `on_result`.
+        `drained(key)` returns when every connected Envoy acknowledged an EDS without the replica.
+        """
+        self.admission = admission
+        """The rules in force; may be replaced at any time."""
+        self.refusals = Refusals()
+        """Who is refused, and why."""
+        self._membership = membership
+        self._clock = clock
+        self._prober = Prober(membership)
+        self._streams = StreamContext(
+            membership=membership,
+            admission=lambda: self.admission,
+            limits=limits or ReportLimits(),
+            refusals=self.refusals,
+            prober=self._prober,
+            on_result=on_result,
+            drained=drained,
+            clock=clock,
+        )
+        self._server: Any = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen and serve until `stop`. Returns the bound port (for port 0).
+
+        Raises ValueError for a listener beyond loopback, OSError when the address cannot be bound.
+        """
+        if not (self.admission.insecure_dev and _is_loopback(host)):
+            raise ValueError(
+                f"load reports on {host}: plaintext is taken on loopback in insecure development mode only"
+            )
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", _HARD_LIMIT_BYTES),
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        server.add_generic_rpc_handlers((self,))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = int(server.add_insecure_port(address))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen for load reports on {address}: {error}") from error
+        await server.start()
+        self._server = server
+        self._ticker = asyncio.create_task(self._tick())
+        return bound
+
+    async def stop(self, grace_s: float = 0.2) -> None:
+        """End all streams and stop listening. Members stay as they were."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(grace_s)
+        await self._prober.close()
+
+    def service(self, handler_call_details: Any) -> Any:
+        """gRPC's dispatch: None for methods that are not ours. Messages arrive as bytes."""
+        if handler_call_details.method != METHOD:
+            return None
+        return grpc.stream_stream_rpc_method_handler(self._report, response_serializer=bytes)
+
+    async def _report(self, messages: AsyncIterator[bytes], context: Any) -> None:
+        await ReportStream(self._streams, messages, context).run()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._streams.limits.tick_s)
+            self._membership.tick(self._clock())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

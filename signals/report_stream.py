@@ -1,0 +1,256 @@
+"""One load report stream, from hello to its end.
+
+One reader checks and applies messages; one writer says the newest directive, never a queue, so that a
+reporter that does not read holds up nobody. Every message ends in exactly one of `RESULTS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from signals.admission import MAX_STRING_BYTES, Admission, Refused
+from signals.membership import Membership
+from signals.messages import Directive, Hello, Refusal, ReportMessage, Sample, State
+from signals.probe import Prober
+from signals.readings import measured
+from signals.refusals import Refusals
+from signals.replicas import Announcement, ReplicaKey, ReplicaState, Report
+
+RESULTS = (
+    "accepted",
+    "stale",
+    "replayed",
+    "invalid",
+    "unknown_engine",
+    "identity",
+    "address",
+    "conflict",
+    "model",
+    "too_large",
+    "fleet",
+)
+"""Labels of `headrace_reports_total`."""
+
+MAX_MESSAGE_BYTES = 64 * 1024
+MAX_ERROR_KINDS = 32
+
+_STATES = {
+    State.STARTING: ReplicaState.STARTING,
+    State.READY: ReplicaState.READY,
+    State.DRAINING: ReplicaState.DRAINING,
+    State.DOWN: ReplicaState.DOWN,
+}
+_LEAVING = (ReplicaState.DRAINING, ReplicaState.DOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLimits:
+    """Bounds of the service."""
+
+    handshake_s: float = 5.0
+    streams_per_engine: int = 2000
+    interval_s: float = 1.0
+    """How often reporters are told to report."""
+    drain_ack_s: float = 20.0
+    """`drain_acked` is said after this long even if some Envoy has not acknowledged."""
+    retry_after_s: float = 10.0
+    """How long a refused reporter is told to stay away."""
+    tick_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StreamContext:
+    """What all streams of a service share."""
+
+    membership: Membership
+    admission: Callable[[], Admission]
+    limits: ReportLimits
+    refusals: Refusals
+    prober: Prober
+    on_result: Callable[[str], None]
+    drained: Callable[[ReplicaKey], Awaitable[None]]
+    clock: Callable[[], float]
+    streams: Counter[str] = field(default_factory=Counter)
+    """Open streams by engine."""
+
+
+class ReportStream:
+    """One reporter's stream."""
+
+    def __init__(self, shared: StreamContext, messages: AsyncIterator[bytes], context: Any) -> None:
+        self._shared = shared
+        self._messages = messages
+        self._context = context
+        self._engine = ""
+        self._key: ReplicaKey | None = None
+        self._stream = 0
+        self._state = ReplicaState.STARTING
+        self._directive = Directive(interval_ms=int(shared.limits.interval_s * 1000))
+        self._said = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._drain: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serve the stream until either side ends it."""
+        try:
+            await self._open()
+            async for data in self._messages:
+                self._take(decode(data))
+        except Refused as refusal:
+            await self._refuse(refusal)
+        finally:
+            self._close()
+
+    async def _open(self) -> None:
+        """The first message: admission, and the first state with it."""
+        try:
+            async with asyncio.timeout(self._shared.limits.handshake_s):
+                data = await anext(self._messages)
+        except (TimeoutError, StopAsyncIteration):
+            raise Refused("invalid", f"no hello within {self._shared.limits.handshake_s:g} s") from None
+        message = decode(data)
+        if message.hello is None:
+            raise Refused("invalid", "the first message carries no hello")
+        self._join(message.hello, check(message.sample) if message.sample else None)
+        self._writer = asyncio.create_task(self._write())
+        self._say()
+
+    def _join(self, hello: Hello, report: Report | None) -> None:
+        shared = self._shared
+        self._engine = hello.engine[:MAX_STRING_BYTES]
+        rule = shared.admission().check(hello)
+        if shared.streams[hello.engine] >= shared.limits.streams_per_engine:
+            raise Refused(
+                "conflict", f"{hello.engine} has {shared.limits.streams_per_engine} streams, the limit"
+            )
+        key = ReplicaKey(hello.engine, hello.cluster, hello.replica_id)
+        announcement = Announcement(key, hello.incarnation, hello.address, hello.port)
+        self._stream = shared.membership.join(
+            announcement, report, shared.clock(), clusters=rule.clusters, max_replicas=rule.max_replicas
+        )
+        self._key = key
+        shared.streams[key.engine] += 1
+        shared.refusals.accepted(self._context.peer(), key.engine)
+        shared.on_result("invalid" if report and report.invalid else "accepted")
+        shared.prober.joined(shared.membership.replica(key))
+        if report:
+            self._follow(report.state)
+
+    def _take(self, message: ReportMessage) -> None:
+        """One later message. A sample that cannot be used is counted and the stream goes on."""
+        assert self._key is not None
+        if message.sample is None:
+            raise Refused("invalid", "a message without a sample")
+        try:
+            report = check(message.sample)
+        except Refused as refusal:
+            self._shared.on_result(refusal.code)
+            self._shared.refusals.add(self._context.peer(), self._engine, refusal, self._shared.clock())
+            return
+        result = self._shared.membership.apply(self._key, self._stream, report, self._shared.clock())
+        self._shared.on_result(result)
+        if result == "replayed":
+            self._say()  # the acknowledged sequence lets a reporter with a wrong clock catch up
+        elif result != "stale" and report.state is not self._state:
+            self._follow(report.state)
+            self._say()
+
+    def _follow(self, state: ReplicaState) -> None:
+        """Drain begins: await the Envoys. The replica comes back: nothing is drained any more."""
+        leaving = state in _LEAVING
+        if leaving and self._drain is None:
+            self._drain = asyncio.create_task(self._await_drained())
+        elif not leaving and self._drain is not None:
+            self._drain.cancel()
+            self._drain, self._directive.drain_acked = None, False
+        self._state = state
+
+    async def _await_drained(self) -> None:
+        assert self._key is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._shared.limits.drain_ack_s):
+                await self._shared.drained(self._key)
+        self._directive.drain_acked = True
+        self._say()
+
+    def _say(self) -> None:
+        self._said.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._said.wait()
+            self._said.clear()
+            assert self._key is not None
+            self._directive.ack = self._shared.membership.sequence(self._key)
+            await self._context.write(self._directive)
+
+    async def _refuse(self, refusal: Refused) -> None:
+        shared = self._shared
+        shared.on_result(refusal.code)
+        shared.refusals.add(self._context.peer(), self._engine, refusal, shared.clock())
+        if self._writer is not None:  # one write at a time
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+        retry_after_ms = int(shared.limits.retry_after_s * 1000)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._context.write(
+                    Directive(
+                        refuse=Refusal(
+                            code=refusal.code, reason=refusal.reason, retry_after_ms=retry_after_ms
+                        )
+                    )
+                )
+
+    def _close(self) -> None:
+        for task in (self._writer, self._drain):
+            if task is not None:
+                task.cancel()
+        if self._key is not None:
+            shared = self._shared
+            shared.streams[self._key.engine] -= 1
+            if shared.membership.leave(self._key, self._stream, shared.clock()):
+                shared.prober.lost(shared.membership.replica(self._key))
+
+
+def decode(data: bytes) -> ReportMessage:
+    """A message of the stream; Refused (`too_large`, `invalid`) when it is not one."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise Refused("too_large", f"a message of {len(data)} bytes; the limit is {MAX_MESSAGE_BYTES}")
+    try:
+        return ReportMessage.parse(data)
+    except (
+        Exception
+    ) as error:  # bytes from outside: whatever the parser makes of them, they are not a message
+        raise Refused("invalid", f"not a ReportMessage: {type(error).__name__}") from error
+
+
+def check(sample: Sample) -> Report:
+    """A sample's required parts, and its valid values. Raises Refused (`invalid`, `too_large`)."""
+    if sample.state not in _STATES:
+        raise Refused(
+            "invalid", f"sample.state must be STARTING, READY, DRAINING or DOWN, not {sample.state!r}"
+        )
+    if not sample.sequence:
+        raise Refused("invalid", "sample.sequence is required, from 1")
+    if not sample.valid_for_ms:
+        raise Refused("invalid", "sample.valid_for_ms is required")
+    texts = (sample.reason, *(error.kind for error in sample.errors))
+    if any(len(text.encode()) > MAX_STRING_BYTES for text in texts) or len(sample.errors) > MAX_ERROR_KINDS:
+        raise Refused(
+            "too_large", f"a string over {MAX_STRING_BYTES} bytes or over {MAX_ERROR_KINDS} kinds of errors"
+        )
+    values, invalid = measured(sample)
+    return Report(
+        sequence=sample.sequence,
+        valid_for_s=sample.valid_for_ms / 1000,
+        state=_STATES[sample.state],
+        reason=sample.reason,
+        values=values,
+        invalid=invalid,
+    )
