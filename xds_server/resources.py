@@ -21,7 +21,7 @@ import betterproto2
 from envoy_data_plane.message_pool import default_message_pool
 
 from xds_server.inspection import Reference, inspect
-from xds_server.resource_types import BY_URL, EDS
+from xds_server.resource_types import BY_URL, EDS, RTDS
 
 __all__ = ["Reference", "Resource", "ResourceError"]
 
@@ -38,7 +38,7 @@ class Resource:
     name: str
     body: bytes = field(compare=False, repr=False)
     """The encoded message (what stands in `Any.value`)."""
-    version: str = ""
+    version: str = field(init=False)
     """16 hex digits: a hash of type, name and body, equal on every replica of the control plane."""
     references: frozenset[Reference] = field(init=False, compare=False, repr=False)
     """(type URL, name) of the resources it needs: an EDS cluster its load assignment (by service name), a
@@ -62,8 +62,7 @@ class Resource:
         findings = inspect(self.type_url, self.name, self.body)
         object.__setattr__(self, "references", findings.references)
         object.__setattr__(self, "problems", findings.problems)
-        if not self.version:
-            object.__setattr__(self, "version", content_version(self.type_url, self.name, self.body))
+        object.__setattr__(self, "version", content_version(self.type_url, self.name, self.body))
         any_head = length_delimited(1, self.type_url.encode()) + prefix(2, len(self.body))
         any_size = len(any_head) + len(self.body)
         object.__setattr__(self, "sotw_head", prefix(2, any_size) + any_head)
@@ -85,6 +84,11 @@ class Resource:
         head = length_delimited(1, self.version.encode()) + length_delimited(3, self.name.encode())
         head += prefix(2, any_size) + any_head
         return prefix(2, len(head) + len(self.body)) + head
+
+
+def empty_runtime_layer(name: str) -> Resource:
+    """The runtime layer `name` with no keys: every layer that an Envoy asks for must be answered."""
+    return Resource(RTDS.url, name, length_delimited(1, name.encode()))
 
 
 def prefix(number: int, size: int) -> bytes:

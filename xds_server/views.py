@@ -32,13 +32,15 @@ SCHEMA: dict[str, str] = {
     "Status": "1 code int32; 2 message string",
     "Struct": "1 fields map Value",
     "Value": "3 string_value string",
+    "Duration": "1 seconds int64; 2 nanos int32",
     "Any": "1 type_url string; 2 value bytes",
     "UInt32Value": "1 value uint32",
     "UInt64Value": "1 value uint64",
     "TypedExtensionConfig": "1 name string; 2 typed_config Any",
     # envoy.config.cluster.v3
     "Cluster": """1 name string; 2 type int32; 3 eds_cluster_config EdsClusterConfig;
-        27 common_lb_config CommonLbConfig; 23 ring_hash_lb_config RingHashLbConfig;
+        4 connect_timeout Duration; 23 ring_hash_lb_config RingHashLbConfig;
+        27 common_lb_config CommonLbConfig; 33 load_assignment ClusterLoadAssignment;
         38 cluster_type CustomClusterType; 52 maglev_lb_config MaglevLbConfig""",
     "EdsClusterConfig": "1 eds_config ConfigSource; 2 service_name string",
     "ConfigSource": "3 ads Empty; 5 self Empty; 2 api_config_source Empty; 8 path_config_source Empty",
@@ -70,16 +72,17 @@ SCHEMA: dict[str, str] = {
     "FilterChain": "3 filters repeated Filter",
     "Filter": "1 name string; 4 typed_config Any",
     "HttpConnectionManager": """2 stat_prefix string; 3 rds Rds; 4 route_config RouteConfiguration;
-        5 http_filters repeated Filter""",
+        5 http_filters repeated Filter; 31 scoped_routes Empty""",
     "Rds": "1 config_source ConfigSource; 2 route_config_name string",
     # envoy.config.route.v3 and xds.type.matcher.v3
     "RouteConfiguration": """1 name string; 2 virtual_hosts repeated VirtualHost;
         13 request_mirror_policies repeated MirrorPolicy""",
     "VirtualHost": """1 name string; 2 domains repeated string; 3 routes repeated Route; 21 matcher Matcher;
         22 request_mirror_policies repeated MirrorPolicy""",
-    "Route": "2 route RouteAction; 14 name string",
+    "Route": """1 match Empty; 2 route RouteAction; 3 redirect Empty; 7 direct_response Empty; 14 name string;
+        17 filter_action Empty; 18 non_forwarding_action Empty""",
     "RouteList": "1 routes repeated Route",
-    "RouteAction": """1 cluster string; 3 weighted_clusters WeightedCluster;
+    "RouteAction": """1 cluster string; 2 cluster_header string; 3 weighted_clusters WeightedCluster;
         30 request_mirror_policies repeated MirrorPolicy""",
     "WeightedCluster": "1 clusters repeated ClusterWeight",
     "ClusterWeight": "1 name string; 2 weight UInt32Value; 12 cluster_header string",
@@ -100,6 +103,7 @@ _SCALARS = {
     "string": _FIELD.TYPE_STRING,
     "bytes": _FIELD.TYPE_BYTES,
     "int32": _FIELD.TYPE_INT32,
+    "int64": _FIELD.TYPE_INT64,
     "uint32": _FIELD.TYPE_UINT32,
     "uint64": _FIELD.TYPE_UINT64,
     "double": _FIELD.TYPE_DOUBLE,

@@ -65,7 +65,7 @@ GENERATED: dict[str, type[betterproto2.Message]] = {
     "OnMatch": matcher.MatcherOnMatch,
     "Runtime": runtime.Runtime,
 }
-WELL_KNOWN = {"Struct", "Value", "Any", "UInt32Value", "UInt64Value", "Empty"}
+WELL_KNOWN = {"Struct", "Value", "Any", "UInt32Value", "UInt64Value", "Empty", "Duration"}
 
 
 def test_every_view_is_compared_with_a_generated_class():

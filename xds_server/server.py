@@ -1,0 +1,282 @@
+"""The hub: which front-end has which snapshot, and which clients serve from it. No I/O.
+
+    server = XdsServer(clock=time.monotonic, fleet="prod", on_event=log_and_count)
+    server.declare({"us-east", "eu-west"})          # known names; before their first snapshot: UNAVAILABLE
+    sequence = server.publish("us-east", snapshot)  # raises SnapshotError, the last good one stays
+    server.confirmed("us-east") >= sequence         # every connected Envoy has acknowledged everything
+
+The transport (`services`) opens a connection per stream and is woken when there may be something to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+from xds_server.events import (
+    Acked,
+    ClientInfo,
+    Connected,
+    Disconnected,
+    Event,
+    Lagging,
+    Nacked,
+    Refused,
+    Sent,
+)
+from xds_server.identity import Admission, Rejection
+from xds_server.protocol.client import Client, Stream
+from xds_server.protocol.watch import Verdict
+from xds_server.protocol.wire import Node, Request, Response
+from xds_server.resource_types import BY_URL, ResourceType
+from xds_server.resources import Resource
+from xds_server.snapshot import EMPTY, Snapshot, SnapshotError
+
+
+@dataclass(eq=False)
+class Connection:
+    """One accepted stream. Made by `XdsServer.connect`; closed by its transport."""
+
+    info: ClientInfo
+    stream: Stream
+    wake: Callable[[], None]
+    """Tells the transport that there may be something to send."""
+    end: Callable[[Rejection], None]
+    """Tells the transport to end the stream."""
+
+
+@dataclass(slots=True)
+class _Frontend:
+    snapshot: Snapshot = EMPTY
+    sequence: int = 0
+    """0 until the first snapshot."""
+
+
+class XdsServer:
+    """Snapshots per front-end and the streams that follow them. Single-threaded: call it from one loop."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        fleet: str = "",
+        on_event: Callable[[Event], None] = lambda event: None,
+        admission: Admission | None = None,
+        runtime_layers: Iterable[str] = (),
+        lag_s: float = 15.0,
+    ) -> None:
+        """`clock` is monotonic, in seconds. `runtime_layers`: names in the bootstrap, which every snapshot
+        must hold. A response unconfirmed for `lag_s` is told as `Lagging` by `watch_lag`."""
+        self._clock = clock
+        self._on_event = on_event
+        self._admission = admission or Admission(fleet)
+        self._runtime_layers = tuple(runtime_layers)
+        self._lag_s = lag_s
+        self._frontends: dict[str, _Frontend] = {}
+        self._connections: dict[str, Connection] = {}
+        self._shared: dict[tuple[str, str], Client] = {}
+        """(front-end, node id) -> client of its single-type streams."""
+        self._stream_ids = count(1)
+        self._sequences = count(1)
+        self._lagging: set[str] = set()
+
+    # ---- what is true -------------------------------------------------------------------------------
+
+    def declare(self, frontends: Iterable[str]) -> None:
+        """Set the names of all front-ends. Streams of front-ends that are no longer named are ended."""
+        names = set(frontends)
+        for name in names - self._frontends.keys():
+            self._frontends[name] = _Frontend()
+        for name in self._frontends.keys() - names:
+            del self._frontends[name]
+            rejection = self._admission.unknown_frontend(name, names)
+            for connection in self._of(name):
+                connection.end(rejection)
+
+    def publish(self, frontend: str, snapshot: Snapshot) -> int:
+        """Serve `snapshot` to the Envoys of a front-end; returns its sequence.
+
+        Raises SnapshotError when it is inconsistent or empty; the last good one stays. Unchanged content
+        is not sent again. Declares the front-end when it is new.
+        """
+        if problems := self.problems(snapshot):
+            raise SnapshotError(f"front-end {frontend!r}: {problem}" for problem in problems)
+        return self._publish(frontend, snapshot)
+
+    def publish_all(self, snapshots: Mapping[str, Snapshot]) -> dict[str, list[str]]:
+        """Publish one snapshot per front-end. A front-end whose snapshot has problems keeps its last good
+        one; the others go on. Returns the problems by front-end, empty when all were published."""
+        refused = {}
+        for frontend, snapshot in snapshots.items():
+            if problems := self.problems(snapshot):
+                refused[frontend] = problems
+            else:
+                self._publish(frontend, snapshot)
+        return refused
+
+    def problems(self, snapshot: Snapshot) -> list[str]:
+        """Why a snapshot would not be published; empty when it would."""
+        if not any(snapshot.types.values()):
+            return ["the snapshot is empty: it would take every listener and cluster from the Envoys"]
+        return snapshot.check(self._runtime_layers)
+
+    def snapshot(self, frontend: str) -> Snapshot | None:
+        """What a front-end is served from; None before its first snapshot."""
+        known = self._frontends.get(frontend)
+        return known.snapshot if known and known.sequence else None
+
+    def _publish(self, frontend: str, snapshot: Snapshot) -> int:
+        state = self._frontends.setdefault(frontend, _Frontend())
+        changes = snapshot.changes_from(state.snapshot)
+        if not changes and state.sequence:
+            return state.sequence
+        state.snapshot, state.sequence = snapshot, next(self._sequences)
+        connections = list(self._of(frontend))
+        for client in {id(c.stream.client): c.stream.client for c in connections}.values():
+            client.publish(snapshot, state.sequence, changes)
+        for connection in connections:
+            connection.wake()
+        return state.sequence
+
+    # ---- streams ------------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        node: Node | None,
+        peer: str,
+        *,
+        delta: bool,
+        only: ResourceType | None,
+        wake: Callable[[], None],
+        end: Callable[[Rejection], None],
+        certificate_names: frozenset[str] | None = None,
+    ) -> Connection:
+        """Accept the stream whose first request came from `node`. Raises Rejection."""
+        ready = {name for name, state in self._frontends.items() if state.sequence}
+        try:
+            warning = self._admission.admit(node, self._frontends.keys(), ready, certificate_names)
+        except Rejection as rejection:
+            frontend = node.cluster if node else ""
+            self._emit(Refused(rejection.reason, str(rejection), node.id if node else "", frontend, peer))
+            raise
+        assert node is not None  # admit() refuses a missing node
+        connection = self._open(node, peer, delta, only, wake, end)
+        self._emit(Connected(connection.info, warning))
+        return connection
+
+    def _open(
+        self,
+        node: Node,
+        peer: str,
+        delta: bool,
+        only: ResourceType | None,
+        wake: Callable[[], None],
+        end: Callable[[Rejection], None],
+    ) -> Connection:
+        number = str(next(self._stream_ids))
+        nonces = count(1)
+        client = self._client(node, shared=only is not None)
+        stream = Stream(client, number, lambda: f"{number}.{next(nonces)}", delta, only)
+        build = ".".join(map(str, node.build)) if node.build else ""
+        protocol = "delta" if delta else "sotw"
+        info = ClientInfo(node.id, node.cluster, number, peer, protocol, build)
+        connection = self._connections[number] = Connection(info, stream, wake, end)
+        return connection
+
+    def _client(self, node: Node, shared: bool) -> Client:
+        if shared and (client := self._shared.get((node.cluster, node.id))):
+            return client
+        state = self._frontends[node.cluster]
+        client = Client()
+        client.publish(state.snapshot, state.sequence, {})
+        if shared:
+            self._shared[node.cluster, node.id] = client
+        return client
+
+    def receive(self, connection: Connection, request: Request) -> None:
+        """Take a request of an accepted stream. Raises BadRequest."""
+        type_, verdict = connection.stream.receive(request, self._clock())
+        if type_ and verdict:
+            self._emit(_verdict_event(connection.info, type_, verdict))
+            self._lagging.discard(connection.info.stream)
+        for stream in connection.stream.client.streams:
+            self._connections[stream.id].wake()
+
+    def responses(self, connection: Connection) -> Iterator[Response]:
+        """What to send on a stream now; take the next one only when the last has been handed over."""
+        return connection.stream.responses(self._clock())
+
+    def sent(self, connection: Connection, response: Response, size: int) -> None:
+        """Note that a response of `size` bytes was handed to the transport."""
+        name = BY_URL[response.type_url].name
+        self._emit(Sent(connection.info, name, response.version, len(response.resources), size))
+
+    def disconnect(self, connection: Connection, reason: str) -> None:
+        """Forget a stream that has ended. May be called once."""
+        info = connection.info
+        del self._connections[info.stream]
+        self._lagging.discard(info.stream)
+        client = connection.stream.client
+        connection.stream.close()
+        if not client.streams and self._shared.get((info.frontend, info.id)) is client:
+            del self._shared[info.frontend, info.id]
+        for stream in client.streams:
+            self._connections[stream.id].wake()
+        self._emit(Disconnected(info, reason))
+
+    # ---- what clients have --------------------------------------------------------------------------
+
+    def connections(self, frontend: str | None = None) -> list[Connection]:
+        """All open streams, or those of one front-end."""
+        return list(self._connections.values() if frontend is None else self._of(frontend))
+
+    def confirmed(self, frontend: str) -> int | None:
+        """Sequence of the newest snapshot that every connected Envoy of a front-end has acknowledged in
+        full; None when none is connected. A drain is over once this reaches the sequence of its snapshot."""
+        return min((c.stream.client.confirmed() for c in self._of(frontend)), default=None)
+
+    def acked_versions(self, frontend: str, type_: ResourceType, name: str) -> dict[str, str | None]:
+        """Stream -> version of one resource that it acknowledged last (None: never; "": its absence), of
+        the streams that asked for it."""
+        return {
+            connection.info.stream: watch.acked(name)
+            for connection in self._of(frontend)
+            if (watch := connection.stream.watches.get(type_.url)) and watch.subscription.covers(name)
+        }
+
+    def all_acked(self, frontend: str, resource: Resource) -> bool:
+        """Whether every stream of a front-end that asked for a resource has acknowledged this version."""
+        acked = self.acked_versions(frontend, BY_URL[resource.type_url], resource.name)
+        return all(version == resource.version for version in acked.values())
+
+    def watch_lag(self) -> None:
+        """Tell, once each time, the streams whose response has been out for `lag_s`. Call it now and then."""
+        now = self._clock()
+        for connection in self._connections.values():
+            for watch in connection.stream.watches.values():
+                sent, stream = watch.outstanding, connection.info.stream
+                if sent and now - sent.at >= self._lag_s and stream not in self._lagging:
+                    self._lagging.add(stream)
+                    self._emit(Lagging(connection.info, watch.type.name, sent.version, now - sent.at))
+
+    def _of(self, frontend: str) -> Iterator[Connection]:
+        return (c for c in list(self._connections.values()) if c.info.frontend == frontend)
+
+    def _emit(self, event: Event) -> None:
+        self._on_event(event)
+
+
+def _verdict_event(info: ClientInfo, type_: ResourceType, verdict: Verdict) -> Event:
+    if verdict.error is None:
+        return Acked(info, type_.name, verdict.version, verdict.names, verdict.after_s, verdict.recovered)
+    return Nacked(
+        info,
+        type_.name,
+        verdict.version,
+        verdict.names,
+        verdict.error.code,
+        verdict.error.message,
+        verdict.stale,
+        verdict.repeated,
+    )
