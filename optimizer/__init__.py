@@ -1,0 +1,38 @@
+"""Planning for a fleet of inference engines: pure functions on frozen values.
+
+`plan` turns a `Problem` into a `Plan`: which fraction of each (front-end, model/class) demand goes to which
+engine, so that the mean end-to-end latency of all traffic is least and every engine stays within its
+capacity. No I/O; time only through the `Warm` state's clock.
+"""
+
+from optimizer.errors import ProblemError
+from optimizer.partition import Partition
+from optimizer.plan import Decision, EnginePlan, Outcome, Plan
+from optimizer.planner import plan
+from optimizer.policies import POLICIES
+from optimizer.problem import SHED, UNITS, Engine, Key, Problem, Shares
+from optimizer.profile import Harmonic, Profile, Table
+from optimizer.publish import decide
+from optimizer.warm import Warm
+
+__all__ = [
+    "POLICIES",
+    "SHED",
+    "UNITS",
+    "Decision",
+    "Engine",
+    "EnginePlan",
+    "Harmonic",
+    "Key",
+    "Outcome",
+    "Partition",
+    "Plan",
+    "Problem",
+    "ProblemError",
+    "Profile",
+    "Shares",
+    "Table",
+    "Warm",
+    "decide",
+    "plan",
+]

@@ -1,0 +1,286 @@
+"""From a policy and the state of the fleet to the optimizer's `Problem`. Pure.
+
+What only the policy decides (eligibility, distances, profiles, work) is derived once in `PlanningRules` and
+used for every round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.policy import EngineSpec, KeySpec, Policy
+from headrace.policy.schema import ParametricProfile, Slo, TableProfile
+from headrace.policy.schema import ProfileFields as PolicyProfile
+from optimizer import Engine, Key, Problem, ProblemError, Profile, Shares
+
+DEFAULT_OUTPUT_TOKENS = 200.0
+"""Mean answer length when neither the class nor a profile's reference says one."""
+
+DISPERSION = 4.0
+"""Index of dispersion of request arrivals assumed by `max_utilization: auto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What is known of an engine right now."""
+
+    ready_replicas: float = 0.0
+    """Replicas that take traffic; a ramping one counts in part."""
+    penalty: float = 1.0
+    """(0, 1]: factor on capacity and curve, from outlier scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningRules:
+    """What a policy says about planning, in the optimizer's words."""
+
+    policy: Policy
+    eligible: Mapping[tuple[str, str], frozenset[str]]
+    reasons: Mapping[tuple[str, str], Mapping[str, str]]
+    """(front-end, key) -> engine of the model -> the rule against it."""
+    network_ms: Mapping[str, Mapping[str, float]]
+    engines: Mapping[str, Engine]
+    """Every engine with no replicas; `max_utilization: auto` still at its least."""
+    keys: Mapping[str, Key]
+
+    @classmethod
+    def of(cls, policy: Policy) -> PlanningRules:
+        """Derive the rules of a policy.
+
+        Raises:
+            ProblemError: a profile that cannot be planned with, by its path in the policy.
+        """
+        found = {(f, k): policy.eligible(f, k) for f in policy.frontends for k in policy.key_specs}
+        profiles = {name: profile(name, item) for name, item in policy.profiles.items()}
+        limits = _slo_limits(policy, profiles)
+        return cls(
+            policy=policy,
+            eligible={row: frozenset(item.engines) for row, item in found.items()},
+            reasons={row: item.reasons for row, item in found.items()},
+            network_ms={f: {e: policy.network_ms(f, e) for e in policy.engines} for f in policy.frontends},
+            engines={name: _engine(spec, profiles, limits[name]) for name, spec in policy.engines.items()},
+            keys={name: _key(policy, spec) for name, spec in policy.key_specs.items()},
+        )
+
+    def problem(
+        self,
+        *,
+        demand: Mapping[str, Mapping[str, float]],
+        engines: Mapping[str, EngineState],
+        network_ms: Mapping[str, Mapping[str, float]] | None = None,
+        previous_shares: Shares | None = None,
+    ) -> Problem:
+        """One round's problem.
+
+        Args:
+            demand: front-end -> key -> first attempts/s.
+            engines: what is known now; an engine left out has the replicas that the policy itself counts
+                (static, DNS, gateway) and otherwise none.
+            network_ms: measured round trips; they go before the policy's.
+            previous_shares: what is published.
+
+        Raises:
+            ProblemError: a name that the policy lacks, or a value out of range.
+        """
+        self._check_names(demand, engines, network_ms or {})
+        states = {name: engines.get(name) or _counted(spec) for name, spec in self.policy.engines.items()}
+        network = {
+            f: {**row, **network_ms[f]} if network_ms and f in network_ms else row
+            for f, row in self.network_ms.items()
+        }
+        return Problem(
+            demand_rps=demand,
+            network_ms=network,
+            engines=self._with_state(states, demand),
+            keys=self.keys,
+            eligible=self.eligible,
+            previous_shares=previous_shares,
+            max_gap=self.policy.planning.max_gap,
+        )
+
+    def _check_names(
+        self,
+        demand: Mapping[str, Mapping[str, float]],
+        engines: Mapping[str, EngineState],
+        network_ms: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        policy = self.policy
+        for frontend, row in demand.items():
+            _known(f"demand_rps.{frontend}", frontend, policy.frontends, "front-end")
+            for key in row:
+                _known(f"demand_rps.{frontend}.{key}", key, policy.key_specs, "model/class")
+        for name in engines:
+            _known(f"engines.{name}", name, policy.engines, "engine")
+        for frontend, distances in network_ms.items():
+            _known(f"network_ms.{frontend}", frontend, policy.frontends, "front-end")
+            for name in distances:
+                _known(f"network_ms.{frontend}.{name}", name, policy.engines, "engine")
+
+    def _with_state(
+        self, states: Mapping[str, EngineState], demand: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, Engine]:
+        out = {}
+        for name, fixed in self.engines.items():
+            spec, state = self.policy.engines[name], states[name]
+            utilization = fixed.max_utilization
+            if spec.max_utilization == "auto":
+                utilization = auto_utilization(self._expected_load(spec, states, demand))
+            out[name] = Engine(
+                profile=fixed.profile,
+                ready_replicas=state.ready_replicas,
+                penalty=state.penalty,
+                max_utilization=utilization,
+                max_share=fixed.max_share,
+                slo_capacity_rps=fixed.slo_capacity_rps,
+            )
+        return out
+
+    def _expected_load(
+        self, spec: EngineSpec, states: Mapping[str, EngineState], demand: Mapping[str, Mapping[str, float]]
+    ) -> float:
+        """The engine's part, by capacity, of its model's demand, requests/s."""
+
+        def size(name: str) -> float:
+            return self.engines[name].profile.capacity_rps * states[name].ready_replicas
+
+        total = sum(
+            r for row in demand.values() for k, r in row.items() if k.rpartition("/")[0] == spec.model
+        )
+        peers = sum(size(name) for name, other in self.policy.engines.items() if other.model == spec.model)
+        return total * size(spec.name) / peers if peers > 0 else 0.0
+
+
+def build_problem(
+    policy: Policy,
+    *,
+    demand: Mapping[str, Mapping[str, float]],
+    engines: Mapping[str, EngineState],
+    network_ms: Mapping[str, Mapping[str, float]] | None = None,
+    previous_shares: Shares | None = None,
+) -> Problem:
+    """One problem from a policy and a state; see `PlanningRules.problem`. For one-off use."""
+    rules = PlanningRules.of(policy)
+    return rules.problem(
+        demand=demand, engines=engines, network_ms=network_ms, previous_shares=previous_shares
+    )
+
+
+def auto_utilization(load_rps: float, dispersion: float = DISPERSION) -> float:
+    """Head-room for the noise of arrivals: what 15 s may exceed a 30 s estimate by at p95.
+
+    In whole hundredths, so that a plan does not follow the noise of the estimate.
+    """
+    if load_rps <= 0.0:
+        return 0.70
+    noise = math.sqrt(dispersion / (15.0 * load_rps) + dispersion / (60.0 * load_rps))
+    return round(min(0.95, max(0.70, 1.0 / (1.0 + 1.65 * noise))), 2)
+
+
+def profile(name: str, item: PolicyProfile) -> Profile:
+    """A profile of the policy as the optimizer's."""
+    try:
+        if isinstance(item, TableProfile):
+            points = [(p.load_rps, p.ttft_ms, p.tbot_ms) for p in item.table]
+            return Profile.from_table(points, item.capacity_rps)
+        assert isinstance(item, ParametricProfile)
+        return Profile.parametric(
+            capacity_rps=item.capacity_rps,
+            lambda_max_rps=item.lambda_max_rps,
+            t0_ms=item.t0_ms,
+            ttft_base_ms=item.ttft_ms.base,
+            ttft_knee_rps=item.ttft_ms.knee_rps,
+            ttft_slope=item.ttft_ms.slope,
+        )
+    except ProblemError as error:
+        raise ProblemError(f"profiles.{name}", str(error)) from error
+
+
+def work(spec: KeySpec, item: PolicyProfile) -> float:
+    """Load of one request of a class, in the profile's reference requests.
+
+    Prefill and decoding each in proportion to their tokens, weighted by `prefill_share`; 1 when the policy
+    says nothing to compare.
+    """
+    if spec.work is not None:
+        return spec.work
+    ref = item.reference
+    if ref is None or (spec.input_tokens is None and spec.output_tokens is None):
+        return 1.0
+    prompt = ref.input_tokens if spec.input_tokens is None else spec.input_tokens
+    answer = ref.output_tokens if spec.output_tokens is None else spec.output_tokens
+    hit = ref.prefix_hit if spec.prefix_hit is None else spec.prefix_hit
+    prefill = prompt * (1.0 - hit) / (ref.input_tokens * (1.0 - ref.prefix_hit))
+    total = item.prefill_share * prefill + (1.0 - item.prefill_share) * answer / ref.output_tokens
+    return max(total, 1e-6)
+
+
+def _known(path: str, name: str, names: Mapping[str, object], kind: str) -> None:
+    if name not in names:
+        raise ProblemError(
+            path, f"is no {kind} of the policy; expected one of {', '.join(sorted(names)[:8])}"
+        )
+
+
+def _counted(spec: EngineSpec) -> EngineState:
+    members = spec.members
+    return EngineState(float(members.replicas or len(members.static or ())))
+
+
+def _engine(spec: EngineSpec, profiles: Mapping[str, Profile], slo_limit: float | None) -> Engine:
+    engine = Engine(
+        profile=profiles[spec.profile_name],
+        ready_replicas=0.0,
+        max_utilization=0.70 if spec.max_utilization == "auto" else spec.max_utilization,
+        max_share=spec.max_share,
+        slo_capacity_rps=slo_limit,
+    )
+    engine.check(f"engines.{spec.name}")
+    return engine
+
+
+def _slo_limits(policy: Policy, profiles: Mapping[str, Profile]) -> dict[str, float | None]:
+    """engine -> the least SLO capacity over the classes that the policy lets on it, whatever their demand."""
+    found: dict[tuple[str, float | None, float | None], float] = {}
+    limits: dict[str, float | None] = {}
+    for name, spec in policy.engines.items():
+        limit = math.inf
+        for key in policy.key_specs.values():
+            if key.model != spec.model or (
+                spec.classes is not None and key.traffic_class not in spec.classes
+            ):
+                continue
+            slos = strictest(key.ttft_slo_ms), strictest(key.tbot_slo_ms)
+            if slos == (None, None):
+                continue
+            item = (spec.profile_name, *slos)
+            if item not in found:
+                found[item] = profiles[spec.profile_name].capacity_for(ttft_ms=slos[0], tbot_ms=slos[1])
+            limit = min(limit, found[item])
+        limits[name] = limit if math.isfinite(limit) else None
+    return limits
+
+
+def strictest(slo: Slo | None) -> float | None:
+    """The smallest of an SLO's values, ms: what the profile's curve is held against."""
+    if slo is None:
+        return None
+    return min((v for v in (slo.p50, slo.p95, slo.p99) if v is not None), default=None)
+
+
+def _key(policy: Policy, spec: KeySpec) -> Key:
+    mine = [engine for engine in policy.engines.values() if engine.model == spec.model]
+    references = [e.profile.reference.output_tokens for e in mine if e.profile.reference is not None]
+    tokens = spec.output_tokens
+    if tokens is None:
+        tokens = sum(references) / len(references) if references else DEFAULT_OUTPUT_TOKENS
+    works = {engine.name: work(spec, engine.profile) for engine in mine}
+    return Key(
+        priority=spec.priority,
+        output_tokens=tokens,
+        work={name: value for name, value in works.items() if value != 1.0},
+        gamma_ms=spec.churn_price_ms,
+        kappa=spec.churn_work,
+        has_session=spec.has_sessions,
+    )

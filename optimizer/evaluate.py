@@ -1,0 +1,76 @@
+"""What given shares cost: the planner's objective with the true curves, and the true mean latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from optimizer.layout import Round
+
+Array = npt.NDArray[np.float64]
+
+OVER = 1.0 + 1e-6
+"""Load above capacity by more than this factor breaks the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost rates of one component in ms·requests/s (divide by the demand for a mean)."""
+
+    network: float
+    engine: float
+    """Idle latency plus congestion, shared by work: the objective's engine part."""
+    churn: float
+    shed: float
+    true_latency: float
+    """Network plus each request's own TTFT + o·TBOT."""
+    served_rps: float
+    feasible: bool
+    """Every load within capacity."""
+
+    @property
+    def latency(self) -> float:
+        """The part a gap is measured against."""
+        return self.network + self.engine
+
+    @property
+    def total(self) -> float:
+        """The whole objective."""
+        return self.latency + self.churn + self.shed
+
+
+def loads(round_: Round, x: Array) -> Array:
+    """Work/s on each engine [E] of a flow x [R, E] in requests/s."""
+    total: Array = np.einsum("ij,ij->j", x, round_.layout.work)
+    return total
+
+
+def moved_rps(round_: Round, x: Array) -> Array:
+    """[R] requests/s of a flow that move and have to pay for it."""
+    arrived = np.maximum(0.0, x - round_.stay * round_.demand[:, None]).sum(axis=1)
+    paid: Array = np.maximum(0.0, arrived - round_.free * round_.demand)
+    return paid
+
+
+def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
+    """The cost of a flow x [R, E] and refused traffic [R], both in requests/s; `shed_price` [R] in ms."""
+    layout = round_.layout
+    load = loads(round_, x)
+    feasible = bool(np.all(load <= round_.capacity * OVER + 1e-12) and not np.any(x[~round_.usable] > 0))
+    h, _ = round_.curves(load)
+    ttft, tbot = round_.latency(load)
+    per_engine = x.sum(axis=0)
+    tokens = layout.tokens @ x
+    used = per_engine > 0
+    network = float((x * layout.network).sum())
+    return Cost(
+        network=network,
+        engine=float((x * layout.idle).sum() + h.sum()),
+        churn=float(layout.gamma @ moved_rps(round_, x)),
+        shed=float(shed @ shed_price),
+        true_latency=network + float(per_engine[used] @ ttft[used] + tokens[used] @ tbot[used]),
+        served_rps=float(per_engine.sum()),
+        feasible=feasible,
+    )

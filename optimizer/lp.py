@@ -1,0 +1,244 @@
+"""A growing linear program in PuLP, kept warm in HiGHS.
+
+`Model` is the one writer: every change goes to the PuLP objects (so that any PuLP solver can take over) and
+into a queue of bulk changes that `Bridge` passes to a living HiGHS instance. Stock PuLP would rebuild the
+solver's model at every solve.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pulp
+
+try:
+    import highspy
+except ImportError:  # CBC, which PuLP brings along, takes over
+    highspy = None  # type: ignore[assignment]  # the absent module
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+
+DUAL_TOLERANCE = 1e-9
+
+OPEN = 1e15
+"""Right-hand side of a row without limit, for PuLP, which knows no infinite one."""
+
+
+class Status(Enum):
+    """What a solve ended with."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    """Stopped by the time limit with a primal feasible point."""
+    NONE = "none"
+    """Nothing to use."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Values by column and row index."""
+
+    status: Status
+    x: Array
+    """[columns]"""
+    duals: Array
+    """[rows] change of the optimum per unit of right-hand side."""
+    solver: str
+    """Which rung of the ladder answered: warm, cold or cbc."""
+
+
+class Bridge(pulp.HiGHS):  # type: ignore[misc]  # PuLP has no types
+    """`pulp.HiGHS` that loads a model once and then applies only the queued changes."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            mip=False, msg=False, threads=1, dual_feasibility_tolerance=DUAL_TOLERANCE, solver="simplex"
+        )
+        self.pending: list[Callable[[Any], object]] = []
+
+    def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:
+        """Make the HiGHS instance without the banner it prints on standard output, which may carry JSON."""
+        with _no_stdout():
+            super().createAndConfigureSolver(lp)
+
+    def actualSolve(self, lp: pulp.LpProblem) -> int:
+        """Apply the queue and run; the caller reads HiGHS' own arrays and statuses."""
+        if lp.solverModel is None:
+            self.createAndConfigureSolver(lp)
+        for change in self.pending:
+            change(lp.solverModel)
+        self.pending.clear()
+        lp.solverModel.run()
+        return pulp.LpStatusNotSolved  # type: ignore[no-any-return]  # read through `Model`, not through PuLP
+
+
+class Model:
+    """Columns and rows by index; grows, never shrinks. Rows are `sum = rhs` or `sum ≤ rhs`."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._lp = pulp.LpProblem(name, pulp.LpMinimize)
+        self._lp.setObjective(pulp.LpAffineExpression())
+        self._vars: list[pulp.LpVariable] = []
+        self._rows: list[pulp.LpConstraint] = []
+        self._bridge = Bridge() if highspy is not None else None
+        if self._bridge is not None:
+            self._lp.solver = self._bridge
+            self._lp.solverModel = None
+
+    @property
+    def columns(self) -> int:
+        """Number of columns."""
+        return len(self._vars)
+
+    def add_rows(self, equal: bool, rhs: Array) -> Ints:
+        """Append rows without entries; returns their indices."""
+        first = len(self._rows)
+        sense = pulp.LpConstraintEQ if equal else pulp.LpConstraintLE
+        for i, value in enumerate(rhs.tolist()):
+            row = pulp.LpConstraint(sense=sense, name=f"r{first + i}", rhs=min(value, OPEN))
+            self._rows.append(row)
+            self._lp.addConstraint(row)
+        lower = rhs if equal else np.full(len(rhs), -np.inf)
+        none = (np.zeros(len(rhs), dtype=np.int32), np.zeros(0, dtype=np.int32), np.zeros(0))
+        self._queue(lambda h: h.addRows(len(rhs), lower, rhs, 0, *none))
+        return np.arange(first, first + len(rhs), dtype=np.int32)
+
+    def add_columns(
+        self,
+        cost: Array,
+        upper: Array,
+        rows: Sequence[Ints],
+        values: Sequence[Array],
+        lower: Array | None = None,
+    ) -> Ints:
+        """Append columns; `rows[j]`, `values[j]` [columns] are the j-th entry of every column.
+
+        A row index of −1 leaves the entry out. Returns the new indices.
+        """
+        first, count = len(self._vars), len(cost)
+        low = np.zeros(count) if lower is None else lower
+        self._mirror(first, cost, low, upper, rows, values)
+        index = np.stack(rows, axis=1).astype(np.int32)
+        value = np.stack(values, axis=1)
+        present = index >= 0
+        starts = np.concatenate([[0], np.cumsum(present.sum(axis=1))[:-1]]).astype(np.int32)
+        flat_index, flat_value = index[present], value[present]
+        self._queue(
+            lambda h: h.addCols(count, cost, low, upper, len(flat_index), starts, flat_index, flat_value)
+        )
+        return np.arange(first, first + count, dtype=np.int32)
+
+    def _mirror(
+        self, first: int, cost: Array, low: Array, upper: Array, rows: Sequence[Ints], values: Sequence[Array]
+    ) -> None:
+        new = [
+            pulp.LpVariable(f"c{first + j}", a, _bounded(b))
+            for j, (a, b) in enumerate(zip(low.tolist(), upper.tolist(), strict=True))
+        ]
+        self._vars += new
+        self._lp.addVariables(new)
+        objective = self._lp.objective
+        for var, price in zip(new, cost.tolist(), strict=True):
+            objective[var] = price
+        for entry_rows, entry_values in zip(rows, values, strict=True):
+            for var, row, value in zip(new, entry_rows.tolist(), entry_values.tolist(), strict=True):
+                if row >= 0:
+                    self._rows[row].expr[var] = value
+
+    def set_bounds(self, columns: Ints, upper: Array, lower: Array | None = None) -> None:
+        """Change the bounds of columns."""
+        if not len(columns):
+            return
+        low = np.zeros(len(columns)) if lower is None else lower
+        for j, a, b in zip(columns.tolist(), low.tolist(), upper.tolist(), strict=True):
+            self._vars[j].lowBound, self._vars[j].upBound = a, _bounded(b)
+        self._queue(lambda h: h.changeColsBounds(len(columns), columns, low, upper))
+
+    def set_costs(self, columns: Ints, cost: Array) -> None:
+        """Change the costs of columns."""
+        if not len(columns):
+            return
+        for j, price in zip(columns.tolist(), cost.tolist(), strict=True):
+            self._lp.objective[self._vars[j]] = price
+        self._queue(lambda h: h.changeColsCost(len(columns), columns, cost))
+
+    def set_rhs(self, rows: Ints, rhs: Array, equal: bool) -> None:
+        """Change the right-hand sides of rows."""
+        for i, value in zip(rows.tolist(), rhs.tolist(), strict=True):
+            self._rows[i].constant = -min(value, OPEN)
+        lower = rhs if equal else np.full(len(rhs), -np.inf)
+        self._queue(lambda h: h.changeRowsBounds(len(rows), rows, lower, rhs))
+
+    def _queue(self, change: Callable[[Any], object]) -> None:
+        if self._bridge is not None:
+            self._bridge.pending.append(change)
+
+    def solve(self, deadline: float = math.inf) -> Solution:
+        """Solve by the ladder warm → cold → CBC, stopping at `deadline` on this model's clock."""
+        if self._bridge is not None:
+            for rung in ("warm", "cold"):
+                left = deadline - self._clock()
+                solution = self._highs(rung, max(0.0, left))
+                if solution.status is not Status.NONE or left <= 0:
+                    return solution
+        return self._cbc(deadline - self._clock())
+
+    def _highs(self, rung: str, left: float) -> Solution:
+        if rung == "cold" and self._lp.solverModel is not None:
+            self._lp.solverModel.clearSolver()
+        limit = left if math.isfinite(left) else highspy.kHighsInf
+        self._queue(lambda h: h.setOptionValue("time_limit", limit + h.getRunTime()))
+        self._lp.solve(self._bridge)
+        highs = self._lp.solverModel
+        solution = highs.getSolution()
+        status = Status.NONE
+        if highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            status = Status.OPTIMAL
+        elif highs.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
+            status = Status.FEASIBLE
+        return Solution(status, np.array(solution.col_value), np.array(solution.row_dual), rung)
+
+    def _cbc(self, left: float) -> Solution:
+        limit = max(1.0, left) if math.isfinite(left) else None
+        status = Status.NONE
+        try:
+            if self._lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit)) == pulp.LpStatusOptimal:
+                on_time = self._lp.sol_status == pulp.LpSolutionOptimal
+                status = Status.OPTIMAL if on_time else Status.FEASIBLE
+        except pulp.PulpSolverError:
+            pass  # no CBC binary here: nothing below this rung
+        x = np.array([var.varValue or 0.0 for var in self._vars])
+        return Solution(status, x, np.array([row.pi or 0.0 for row in self._rows]), "cbc")
+
+
+@contextmanager
+def _no_stdout() -> Iterator[None]:
+    """Point file descriptor 1 at nothing: HiGHS writes below Python's `sys.stdout`."""
+    try:
+        saved = os.dup(1)
+    except OSError:  # no standard output at all
+        yield
+        return
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 1)
+        yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(sink)
+        os.close(saved)
+
+
+def _bounded(value: float) -> float | None:
+    return value if math.isfinite(value) else None
