@@ -1,0 +1,164 @@
+"""Demand on the pure core: absolute counters to rates and totals."""
+
+from __future__ import annotations
+
+import pytest
+
+from signals.demand import Demand, DemandState, EnvoyNames
+from signals.metrics_codec import Flush, Point
+
+KEY = "meta-llama/Llama-3.3-70B-Instruct/interactive"
+SPELLING = "meta-llama/Llama-3_3-70B-Instruct/interactive"
+COMPOSITE = f"{SPELLING}/us-h100"
+NAMES = EnvoyNames(
+    keys={SPELLING: KEY},
+    composites={COMPOSITE: (KEY, "us-h100")},
+    members={"interactive/us-h100": "us-h100", "batch/us-h100": "us-h100"},
+)
+
+
+def flush(demand: float | None = None, *points: Point) -> Flush:
+    counter = (
+        [Point(f"demand.{SPELLING}.http_local_rate_limit.enabled", "", demand)] if demand is not None else []
+    )
+    return Flush(None, (*counter, *points))
+
+
+def steady(demand: Demand, rps: float, *, node="a", start=0.0, until=100.0, offset=0.0) -> None:
+    """Flushes every 5 s of an Envoy that counts `rps`."""
+    now = start
+    while now <= until:
+        demand.observe("us", node, flush(offset + rps * (now - start)), now)
+        now += 5.0
+
+
+@pytest.fixture
+def demand() -> Demand:
+    return Demand(NAMES, window_s=30.0)
+
+
+def point(demand: Demand, now: float):
+    return demand.view(now).demand[("us", KEY)]
+
+
+def test_a_steady_counter_is_its_rate_from_the_second_flush_on(demand):
+    demand.observe("us", "a", flush(1000), 0.0)
+    assert demand.view(0.0).demand == {}
+    demand.observe("us", "a", flush(1050), 5.0)
+    assert point(demand, 5.0).rps == pytest.approx(10.0)
+    assert point(demand, 5.0).total == 1050
+
+
+def test_envoys_of_one_frontend_add_up(demand):
+    steady(demand, 10.0, node="a")
+    steady(demand, 20.0, node="b")
+    assert point(demand, 100.0).rps == pytest.approx(30.0)
+
+
+def test_the_first_use_of_a_counter_counts_from_zero(demand):
+    demand.observe("us", "a", flush(), 0.0)
+    demand.observe("us", "a", flush(50), 5.0)
+    assert point(demand, 5.0).rps == pytest.approx(10.0)
+
+
+def test_totals_are_exact_over_an_outage_of_the_control_plane(demand):
+    steady(demand, 100.0, until=50.0)
+    demand.observe("us", "a", flush(100.0 * 56), 56.0)
+    assert point(demand, 56.0).total == 5600
+    assert point(demand, 56.0).rps == pytest.approx(100.0)
+
+
+def test_a_decrease_is_a_restart(demand):
+    steady(demand, 10.0, until=50.0)
+    demand.observe("us", "a", flush(40), 55.0)
+    assert point(demand, 55.0).total == 540
+    demand.observe("us", "a", flush(), 60.0)
+    demand.observe("us", "a", flush(50), 65.0)
+    assert point(demand, 65.0).total == 590
+
+
+def test_a_step_is_followed_with_the_stated_time_constant(demand):
+    steady(demand, 0.0, until=200.0)
+    steady(demand, 100.0, start=200.0, until=215.0)
+    assert point(demand, 215.0).rps == pytest.approx(100 * (1 - 2.718281828**-1), rel=0.02)
+
+
+def test_two_late_flushes_at_once_make_no_spike(demand):
+    steady(demand, 10.0, until=100.0)
+    demand.observe("us", "a", flush(1050), 110.0)
+    demand.observe("us", "a", flush(1100), 110.0)
+    assert point(demand, 110.0).rps == pytest.approx(10.0, rel=0.4)
+
+
+def test_demand_is_held_and_then_decays_when_a_frontend_falls_silent(demand):
+    steady(demand, 10.0, until=100.0)
+    assert point(demand, 101.0).state is DemandState.LIVE
+    held = point(demand, 200.0)
+    assert (held.state, held.age_s) == (DemandState.HELD, 100.0)
+    assert held.rps == pytest.approx(10.0)
+    decaying = point(demand, 100.0 + 120.0 + 120.0)
+    assert decaying.state is DemandState.DECAYING
+    assert decaying.rps == pytest.approx(5.0)
+
+
+def test_an_envoy_that_stops_beside_live_ones_fades_with_the_smoothing(demand):
+    steady(demand, 10.0, node="a", until=100.0)
+    steady(demand, 10.0, node="b", until=250.0)
+    assert point(demand, 250.0).rps == pytest.approx(10.0, rel=0.01)
+
+
+def test_a_key_never_seen_is_absent_and_one_without_traffic_is_zero(demand):
+    assert ("us", KEY) not in demand.view(0.0).demand
+    steady(demand, 0.0, offset=100.0)
+    assert point(demand, 100.0).rps == 0.0
+
+
+def test_saved_demand_stands_until_the_frontend_has_told_more(demand):
+    demand.restore({("us", KEY): 30.0}, 0.0)
+    assert point(demand, 0.0).rps == 30.0
+    assert point(demand, 0.0).state is DemandState.HELD
+    steady(demand, 10.0, start=1.0, until=11.0)
+    assert point(demand, 11.0).rps == 30.0, "the first Envoy heard is not the whole front-end"
+    steady(demand, 10.0, node="b", start=2.0, until=17.0)
+    assert point(demand, 17.0).rps == pytest.approx(20.0)
+
+
+def test_names_may_change_while_counters_go_on(demand):
+    demand.names = EnvoyNames()
+    steady(demand, 10.0)
+    assert demand.view(100.0).demand == {}
+    demand.names = NAMES
+    assert point(demand, 100.0).rps == pytest.approx(10.0)
+
+
+def test_answers_retries_and_engine_traffic_come_from_the_clusters(demand):
+    for step in range(10):
+        demand.observe(
+            "us",
+            "a",
+            flush(
+                step * 50.0,
+                Point("cluster.upstream_rq_completed", COMPOSITE, step * 50.0),
+                Point("cluster.upstream_rq_retry", COMPOSITE, step * 5.0),
+                Point("cluster.upstream_rq_total", "interactive/us-h100", step * 40.0),
+                Point("cluster.upstream_rq_total", "batch/us-h100", step * 10.0),
+                Point("cluster.upstream_rq_active", "interactive/us-h100", 7.0),
+                Point("cluster.upstream_cx_connect_fail", "interactive/us-h100", float(step)),
+                Point("cluster.upstream_cx_connect_ms", "interactive/us-h100", 160.0, 2),
+                Point("cluster.upstream_rq_total", "not-ours", 1e9),
+            ),
+            step * 5.0,
+        )
+    view = demand.view(45.0)
+    answers = view.answers["us", KEY, "us-h100"]
+    assert (answers.completed_total, answers.retry_total) == (450.0, 45.0)
+    assert answers.retry_rps == pytest.approx(1.0)
+    engine = view.engines["us", "us-h100"]
+    assert (engine.sent_total, engine.connect_failures_total, engine.active) == (450.0, 9.0, 7.0)
+    assert engine.rtt_ms == pytest.approx(80.0)
+    assert view.demand["us", KEY].rps == pytest.approx(10.0)
+
+
+def test_distance_is_unknown_until_a_connection_was_opened(demand):
+    demand.observe("us", "a", flush(0, Point("cluster.upstream_rq_total", "batch/us-h100", 1.0)), 0.0)
+    assert demand.view(0.0).engines["us", "us-h100"].rtt_ms is None
