@@ -28,7 +28,10 @@ NAMES = EnvoyNames(
     composites={f"{SPELLING}/live": (KEY, "live"), f"{SPELLING}/dead": (KEY, "dead")},
     members={"interactive/live": "live", "interactive/dead": "dead"},
 )
-COUNTERS = "upstream_cx_connect_ms|upstream_cx_connect_fail|upstream_rq_total|upstream_rq_completed|upstream_rq_retry"
+COUNTERS = "|".join(
+    f"upstream_{name}"
+    for name in ("cx_connect_ms", "cx_connect_fail", "rq_total", "rq_completed", "rq_retry")
+)
 TYPE = "type.googleapis.com/envoy"
 
 
@@ -109,11 +112,7 @@ def bootstrap(control_plane: int, engine: int, dead: int) -> dict:
     ephemeral = {"socket_address": {"address": "127.0.0.1", "port_value": 0}}
     matcher = [
         {"suffix": ".http_local_rate_limit.enabled"},
-        {
-            "safe_regex": {
-                "regex": r"cluster\.[^.]+\.(upstream_cx_connect_(ms|fail)|upstream_rq_(total|completed|retry))"
-            }
-        },
+        {"safe_regex": {"regex": rf"cluster\.[^.]+\.({COUNTERS})"}},
     ]
     sink = {
         "@type": f"{TYPE}.config.metrics.v3.MetricsServiceConfig",
@@ -215,10 +214,14 @@ async def listener_port(admin_file: Path) -> int:
     """The port that Envoy's one listener has bound; Envoy has no event for that, so it is asked again."""
     for _ in range(1000):
         with contextlib.suppress(OSError, IndexError, KeyError):
-            async with ClientSession() as session:
-                async with session.get(f"http://{admin_file.read_text()}/listeners?format=json") as response:
-                    listeners = (await response.json())["listener_statuses"]
-                    return listeners[0]["local_address"]["socket_address"]["port_value"]
+            admin = await asyncio.to_thread(admin_file.read_text)
+            async with (
+                ClientSession() as session,
+                session.get(f"http://{admin}/listeners?format=json") as response,
+            ):
+                return (await response.json())["listener_statuses"][0]["local_address"]["socket_address"][
+                    "port_value"
+                ]
         await asyncio.sleep(0.02)
     raise AssertionError("Envoy did not start")
 
