@@ -29,10 +29,10 @@ _KINDS = {
     "int_from_float": "an integer",
 }
 _BOUNDS = {
-    "greater_than": "a number above {gt}",
-    "greater_than_equal": "a number of at least {ge}",
-    "less_than": "a number below {lt}",
-    "less_than_equal": "a number of at most {le}",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
     "string_too_short": "at least {min_length} characters",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "text that matches {pattern}",
@@ -63,7 +63,8 @@ def _words(detail: ErrorDetails, path: Path) -> tuple[str, str]:
         return f"is {shown(value)}", str(ctx["expected"]).replace("'", "")
     if kind in ("too_short", "too_long"):
         bound = f"at least {ctx['min_length']}" if kind == "too_short" else f"at most {ctx['max_length']}"
-        return f"has {ctx['actual_length']} entries", bound
+        count = ctx["actual_length"]
+        return f"has {count} {'entry' if count == 1 else 'entries'}", bound
     if kind in _BOUNDS:
         return f"is {shown(value)}", _BOUNDS[kind].format(**ctx)
     expected = _KINDS.get(kind, detail["msg"])

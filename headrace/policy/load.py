@@ -13,7 +13,7 @@ from headrace.policy.errors import translate
 from headrace.policy.policy import Policy
 from headrace.policy.problems import Path, Place, PolicyError
 from headrace.policy.schema import Document
-from headrace.policy.source import Source, read
+from headrace.policy.source import FAULTY, Source, read
 
 
 def load(path: str | FilePath) -> Policy:
@@ -95,7 +95,7 @@ def _read_profiles(source: Source) -> list[str]:
         files.append(str(file))
         source.problems += inner.problems
         source.places.update(inner.places)
-        profiles[name] = inner.value
+        profiles[name] = inner.value or FAULTY
     return files
 
 

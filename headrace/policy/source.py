@@ -33,8 +33,9 @@ _READ_AS = {
     "timestamp": "a date",
     "null": "nothing",
 }
-_VERBATIM: frozenset[Path] = frozenset({("revision",)})
-"""Free text that CI writes unquoted: taken as written, even when it looks like a number."""
+_VERBATIM = ("revision", "state")
+"""Keys whose value is taken as written: free text that CI writes unquoted and may look like a number, and
+an engine's state, of which `off` is one though YAML 1.1 reads it as false."""
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class _Reader:
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         if not self.fresh(node, path):
-            return _Faulty
+            return FAULTY
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self.map(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
@@ -159,7 +160,7 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, path)
         self.source.complain(path, f"has the tag `{node.tag.removeprefix(_TAG)}`", "plain YAML without tags")
-        return _Faulty
+        return FAULTY
 
     def fresh(self, node: yaml.Node, path: Path) -> bool:
         """Note an alias (a node met before) or nesting without end."""
@@ -186,7 +187,7 @@ class _Reader:
 
     def scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         text = str(node.value)
-        if (path in _VERBATIM and node.tag.startswith(_TAG)) or node.tag == _TAG + "str":
+        if (path[-1] in _VERBATIM and node.tag.startswith(_TAG)) or node.tag == _TAG + "str":
             return self.text(text, path)
         kind = node.tag.removeprefix(_TAG)
         if kind == "bool" and text.lower() in ("true", "false"):
@@ -200,14 +201,14 @@ class _Reader:
         else:
             wrong = f"YAML reads `{text[:60]}` as {_READ_AS.get(kind, f'`{node.tag}`')}"
             self.source.complain(path, wrong, "true, false, a decimal number, or the text in quotes")
-        return _Faulty
+        return FAULTY
 
     def text(self, text: str, path: Path) -> Any:
         if "-----BEGIN" in text:
             self.source.complain(
                 path, "holds a key or certificate itself", "{file: <path>}: paths, never secrets"
             )
-            return _Faulty
+            return FAULTY
         return text
 
 
@@ -218,9 +219,9 @@ class _FaultyType:
         return "a faulty value"
 
 
-_Faulty = _FaultyType()
+FAULTY = _FaultyType()
 
 
 def is_faulty(value: object) -> bool:
     """True for the stand-in of a value that was refused while reading."""
-    return value is _Faulty
+    return value is FAULTY

@@ -39,7 +39,7 @@ class ProfileFields(Shape):
 
 
 class Ttft(Shape):
-    """TTFT in ms = base + slope · max(0, load - knee)."""
+    """TTFT in ms = base + slope · max(0, load - knee) + queue · u/(1 - u), u = load/lambda_max."""
 
     base: NonNegative
     """Idle time to first token, ms."""
@@ -47,6 +47,8 @@ class Ttft(Shape):
     """Load at which it begins to rise, requests/s of one replica."""
     slope: NonNegative = 0
     """Rise above the knee, ms per request/s."""
+    queue: NonNegative = 0
+    """Queueing on the way to lambda_max, ms."""
 
 
 class ParametricProfile(ProfileFields):
