@@ -182,7 +182,7 @@ class Policy:
         """Identities; paths are relative to the policy file."""
         return self.document.security
 
-    def pairs(self) -> tuple[tuple[str, str], ...]:
+    def keys(self) -> tuple[tuple[str, str], ...]:
         """All (model, class) pairs, sorted."""
         return tuple((spec.model, spec.traffic_class) for spec in self.key_specs.values())
 

@@ -25,13 +25,13 @@ def test_several_ranges_multiply_and_keep_their_width(write):
 
 
 def test_keys_are_all_pairs_of_model_and_class(policy):
-    assert policy.pairs() == (
+    assert policy.keys() == (
         ("llama-70b", "batch"),
         ("llama-70b", "interactive"),
         ("llama-8b", "batch"),
         ("llama-8b", "interactive"),
     )
-    assert list(policy.key_specs) == ["/".join(pair) for pair in policy.pairs()]
+    assert list(policy.key_specs) == list(map("/".join, policy.keys()))
 
 
 def test_a_model_overrides_fields_of_a_class(policy):
