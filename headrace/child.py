@@ -78,17 +78,25 @@ class Child:
         Raises ChildFailedError when the child ends first or does not get ready in `timeout_s`.
         """
         async with asyncio.timeout(timeout_s):
-            while not path.exists():
+            while (document := _read_json(path)) is None:
                 if not self.running:
-                    raise ChildFailedError(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+                    code = self.process.returncode
+                    raise ChildFailedError(f"{self.name} ended with {code}:\n{self.tail()}")
                 await asyncio.sleep(0.02)
-        document = json.loads(path.read_text())
-        assert isinstance(document, dict)
         return document
 
     def tail(self, lines: int = 20) -> str:
         """Return the last lines of the child's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """The file's content, None while it is not there."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return document
 
 
 def write_ports(path: Path, ports: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Logging: structlog JSON lines on stderr, one past-tense snake_case event a fact (design/observability.md)."""
+"""Logging: structlog JSON lines on stderr, one past-tense snake_case event a fact."""
 
 from __future__ import annotations
 

@@ -20,18 +20,15 @@ FILE_NAME = "headrace-state.json"
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What is served, as plain JSON values.
-
-    `partitions`: front-end -> key -> [[destination, width], …]; `fallback`: front-end -> key -> engine ->
-    engine; `demand_rps`: front-end -> key -> req/s; `members`: as `signals.Membership` saves them.
-    """
+    """What a restart needs, as plain JSON values."""
 
     fleet: str
-    sequence: int
-    partitions: Mapping[str, Mapping[str, list[list[Any]]]] = field(default_factory=dict)
-    fallback: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    served: Mapping[str, Any] = field(default_factory=dict)
+    """As `Served.to_json` writes it."""
     demand_rps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    members: Any = None
+    """front-end -> key -> req/s."""
+    members: list[Any] = field(default_factory=list)
+    """As `signals.replicas.dump` writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,7 @@ class StateStore:
 
 
 def _body(state: SavedState) -> dict[str, Any]:
-    names = ("fleet", "sequence", "partitions", "fallback", "demand_rps", "members")
-    return {name: getattr(state, name) for name in names}
+    return {name: getattr(state, name) for name in ("fleet", "served", "demand_rps", "members")}
 
 
 def _digest(body: Mapping[str, Any]) -> str:

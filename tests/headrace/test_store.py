@@ -9,8 +9,7 @@ from headrace.control_plane.store import FILE_NAME, SavedState, SetAside, StateS
 
 STATE = SavedState(
     fleet="prod",
-    sequence=7,
-    partitions={"us-east": {"meta-llama/Llama-3.3-70B/chat": [["us-east-h100", 1 << 20]]}},
+    served={"sequence": 7},
     demand_rps={"us-east": {"meta-llama/Llama-3.3-70B/chat": 12.5}},
 )
 
@@ -30,7 +29,7 @@ def test_state_directory_is_made_on_first_save(tmp_path: Path):
 
 
 def _edited(document: dict) -> bytes:
-    document["state"]["sequence"] = 8
+    document["state"]["served"]["sequence"] = 8
     return json.dumps(document).encode()
 
 
@@ -73,5 +72,5 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        store.save(SavedState(fleet="prod", sequence=8))
+        store.save(SavedState(fleet="prod"))
     assert store.load("prod") == STATE

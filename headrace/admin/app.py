@@ -1,0 +1,145 @@
+"""The two HTTP faces of the control plane: metrics and health on one port, the admin API on another."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from prometheus_client import generate_latest
+
+from headrace.control_plane import observations
+from signals.replicas import Presence
+
+if TYPE_CHECKING:
+    from headrace.control_plane.control_plane import ControlPlane
+
+
+def metrics_app(plane: ControlPlane) -> web.Application:
+    """`/metrics`, `/livez` (the event loop answers) and `/readyz` (a snapshot can be served)."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(plane.telemetry.registry), content_type="text/plain")
+
+    async def live(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(request: web.Request) -> web.Response:
+        if plane.ready:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="no snapshot yet: waiting for engines to report\n")
+
+    app = web.Application()
+    app.add_routes([web.get("/metrics", metrics), web.get("/livez", live), web.get("/readyz", ready)])
+    return app
+
+
+def admin_app(plane: ControlPlane) -> web.Application:
+    """`/api/status` (everything), `/api/state` (the state file of `headrace plan`), `/api/plan`."""
+
+    async def status_(request: web.Request) -> web.Response:
+        return _json(status(plane))
+
+    async def state(request: web.Request) -> web.Response:
+        view = plane.demand.view(time.monotonic())
+        return _json(
+            observations.state_file(
+                plane.policy,
+                observations.demand_rps(plane.policy, view),
+                observations.engine_states(plane.policy, plane.membership.view()),
+                plane.publisher.served.shares(),
+            )
+        )
+
+    async def plan(request: web.Request) -> web.Response:
+        found = plane.last_round
+        if found is None or found.plan is None:
+            return _json({"error": "no plan yet"}, status=503)
+        return _json(found.plan.to_json())
+
+    app = web.Application()
+    app.add_routes(
+        [web.get("/api/status", status_), web.get("/api/state", state), web.get("/api/plan", plan)]
+    )
+    return app
+
+
+def status(plane: ControlPlane) -> dict[str, Any]:
+    """The present state in plain values: what `headrace status` and the demo's table show."""
+    now = time.monotonic()
+    view = plane.demand.view(now)
+    found = plane.last_round
+    return {
+        "fleet": plane.policy.fleet,
+        "revision": plane.policy.revision,
+        "policy_hash": plane.policy.content_hash,
+        "policy_error": plane.policy_error,
+        "mode": plane.mode,
+        "ready": plane.ready,
+        "snapshot": plane.publisher.served.sequence,
+        "published_at": plane.published_at,
+        "demand_rps": observations.demand_rps(plane.policy, view),
+        "demand_total": {
+            frontend: {key: point.total for (f, key), point in view.demand.items() if f == frontend}
+            for frontend in plane.policy.frontends
+        },
+        "shares": plane.publisher.served.shares(),
+        "last_round": None
+        if found is None
+        else {
+            "result": str(found.result),
+            "moved": found.moved,
+            "reason": found.decision.reason if found.decision else found.error,
+            "gap": found.plan.gap if found.plan else None,
+            "solve_ms": found.plan.solve_ms if found.plan else None,
+        },
+        "engines": _engines(plane, now),
+        "envoys": [
+            {
+                "node": c.info.id,
+                "frontend": c.info.frontend,
+                "protocol": c.info.protocol,
+                "build": c.info.build,
+            }
+            for c in plane.xds.connections()
+        ],
+    }
+
+
+def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
+    members = plane.membership.view()
+    plan = plane.last_round.plan if plane.last_round else None
+    return {
+        name: {
+            "region": spec.region,
+            "ready_replicas": members.ready_count(name),
+            "load_rps": plan.engines[name].load_rps if plan and name in plan.engines else None,
+            "capacity_rps": plan.engines[name].capacity_rps if plan and name in plan.engines else None,
+            "price_ms": plan.engines[name].price_ms if plan and name in plan.engines else None,
+            "replicas": [
+                {
+                    "replica": replica.key.replica_id,
+                    "cluster": replica.key.cluster,
+                    "address": f"{replica.address}:{replica.port}",
+                    "state": replica.state.value,
+                    "silent": replica.presence is Presence.SILENT,
+                    "quarantined": replica.quarantined,
+                    "age_s": replica.age_s(now),
+                    "signals": {
+                        str(signal): reading.value
+                        for signal, reading in replica.readings.items()
+                        if reading.value is not None
+                    },
+                }
+                for replica in members.engines.get(name, ())
+            ],
+        }
+        for name, spec in plane.policy.engines.items()
+    }
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(
+        status=status, text=json.dumps(value, sort_keys=True) + "\n", content_type="application/json"
+    )

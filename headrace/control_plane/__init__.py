@@ -1,0 +1,1 @@
+"""The control plane: policy, signals and plan in, snapshots for every Envoy out."""

@@ -1,0 +1,81 @@
+"""From what is served and who is there to snapshots in the xDS server. The one owner of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from headrace.control_plane.served import Served
+from headrace.control_plane.table import Limits, routing_table
+from headrace.policy import Policy
+from signals.membership import Membership
+from signals.replicas import ReplicaKey
+from xds_server.server import XdsServer
+from xds_server.translate import Translator
+
+
+class Publisher:
+    """Publishes every change of policy, members or shares to all front-ends. Used from one event loop."""
+
+    def __init__(
+        self,
+        xds: XdsServer,
+        membership: Membership,
+        policy: Policy,
+        *,
+        on_problem: Callable[[str, list[str]], None],
+    ) -> None:
+        """`on_problem(frontend, problems)`: a snapshot was refused and the last good one stays."""
+        self._xds = xds
+        self._membership = membership
+        self._translator = Translator()
+        self._on_problem = on_problem
+        self._acked = asyncio.Condition()
+        self._sequence: Mapping[str, int] = {}
+        self.policy = policy
+        self.served = Served()
+        self.limits = Limits()
+        self.members_version = -1
+        """Version of the membership that the latest snapshots show."""
+        xds.declare(policy.frontends)
+
+    def publish(self) -> None:
+        """Translate and publish for every front-end; unchanged content is neither encoded nor sent again."""
+        members = self._membership.view()
+        sequence: dict[str, int] = {}
+        for frontend in self.policy.frontends:
+            try:
+                table = routing_table(self.policy, members, self.served, self.limits, frontend)
+                sequence[frontend] = self._xds.publish(frontend, self._translator.translate(table, frontend))
+            except ValueError as error:  # SnapshotError is one
+                self._on_problem(frontend, list(getattr(error, "problems", [str(error)])))
+        self._sequence = sequence
+        self.members_version = members.version
+
+    def adopt(self, policy: Policy) -> None:
+        """Serve another policy from the next `publish` on."""
+        for frontend in self.policy.frontends.keys() - policy.frontends.keys():
+            self._translator.forget(frontend)
+        self.policy = policy
+        self._xds.declare(policy.frontends)
+
+    async def note_ack(self) -> None:
+        """Wake those who wait in `drained`; call it after every acknowledgement and disconnection."""
+        async with self._acked:
+            self._acked.notify_all()
+
+    async def drained(self, key: ReplicaKey) -> None:
+        """Wait until every connected Envoy has acknowledged that the replica takes nothing new."""
+        async with self._acked:
+            await self._acked.wait_for(lambda: self._takes_nothing(key) and self._all_confirmed())
+
+    def _takes_nothing(self, key: ReplicaKey) -> bool:
+        """Whether the replica is not ready, and the snapshots already say so."""
+        view = self._membership.view()
+        replicas = view.engines.get(key.engine, ())
+        ready = any(replica.key == key and replica.ready for replica in replicas)
+        return not ready and self.members_version == view.version
+
+    def _all_confirmed(self) -> bool:
+        confirmed = ((self._xds.confirmed(name), wanted) for name, wanted in self._sequence.items())
+        return all(found is None or found >= wanted for found, wanted in confirmed)

@@ -1,0 +1,219 @@
+"""From policy, members and served shares to the routing table of one front-end. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.control_plane.rules import host_port
+from headrace.control_plane.served import Row, Served
+from headrace.policy import EngineSpec, Policy
+from signals.replicas import MembershipView, Replica, ReplicaState
+from xds_server.routing import (
+    Endpoint,
+    Engine,
+    FrontendRouting,
+    Health,
+    HealthCheck,
+    Listener,
+    Model,
+    OutlierDetection,
+    RoutingTable,
+    ShedAnswer,
+    Split,
+    TrafficClass,
+)
+
+KEEP_WARM = 32
+"""Up to this many eligible engines of a key all have their clusters in every Envoy, so that a share can move
+to any of them without waiting for a cluster to warm; beyond it only those in use and their fallbacks."""
+
+_UNBOUNDED = 100_000
+"""Breakers that no one Envoy reaches, for where the policy leaves them to the control plane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Numbers that follow the plan: (front-end, key) -> engine -> per Envoy."""
+
+    retries: Mapping[Row, Mapping[str, int]] = field(default_factory=dict)
+    requests: Mapping[Row, Mapping[str, int]] = field(default_factory=dict)
+
+
+def routing_table(
+    policy: Policy, members: MembershipView, served: Served, limits: Limits, frontend: str
+) -> RoutingTable:
+    """Return everything that the Envoys of `frontend` serve from."""
+    splits = tuple(
+        _split(policy, served, limits, frontend, model, cls)
+        for model, cls in policy.keys()  # noqa: SIM118  # not a mapping
+    )
+    used = sorted(
+        {name for split in splits for name in (*split.fallback, *dict(split.entries))} & policy.engines.keys()
+    )
+    reached = {name: _Reach.of(policy, members, frontend, policy.engines[name]) for name in used}
+    return RoutingTable(
+        fleet=policy.fleet,
+        listeners=_listeners(policy),
+        classes=tuple(
+            TrafficClass(name, item.match.header, item.match.value) if item.match else TrafficClass(name)
+            for name, item in policy.classes.items()
+        ),
+        match_order=policy.match_order,
+        models=_models(policy),
+        engines={name: reach.engine for name, reach in reached.items()},
+        frontends={
+            frontend: FrontendRouting(
+                frontend, splits, {name: reach.endpoints for name, reach in reached.items()}
+            )
+        },
+        answers=_answers(policy),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """One engine as one front-end sees it: the home front-end checks health, others may dial a gateway."""
+
+    engine: Engine
+    endpoints: tuple[Endpoint, ...]
+
+    @classmethod
+    def of(cls, policy: Policy, members: MembershipView, frontend: str, spec: EngineSpec) -> _Reach:
+        home = policy.frontends[frontend].region == spec.region
+        gateway = policy.regions[spec.region].gateway
+        if gateway and not home:
+            host, port = host_port(gateway)
+            endpoints: tuple[Endpoint, ...] = (Endpoint(f"{spec.region}-gateway", host, port),)
+        else:
+            endpoints = tuple(
+                endpoint(replica)
+                for replica in members.engines.get(spec.name, ())
+                if replica.member and replica.state is not ReplicaState.STARTING
+            )
+        return cls(_engine(spec, home, endpoints), endpoints)
+
+
+def endpoint(replica: Replica) -> Endpoint:
+    """Return a replica as EDS shows it: DRAINING takes nothing new, a silent one stays as it was."""
+    return Endpoint(
+        replica=replica.key.replica_id,
+        address=replica.address,
+        port=replica.port,
+        weight=max(1, round(100 * replica.penalty)),
+        health=Health.HEALTHY if replica.ready else Health.DRAINING,
+    )
+
+
+def _engine(spec: EngineSpec, home: bool, endpoints: tuple[Endpoint, ...]) -> Engine:
+    guard = spec.protection
+    checked = guard.health_check.enabled and (home or guard.health_check.scope == "all")
+    return Engine(
+        name=spec.name,
+        lb_policy=guard.hash.lb,
+        ring_size=guard.hash.ring_size,
+        maglev_table_size=guard.hash.maglev_table_size,
+        hash_balance_factor=None if guard.hash.balance_factor == "none" else guard.hash.balance_factor,
+        connect_timeout_s=guard.timeouts.connect_s,
+        idle_timeout_s=guard.timeouts.idle_s,
+        health_check=_health_check(spec) if checked else None,
+        outlier_detection=_outliers(spec),
+        max_requests=_UNBOUNDED if guard.breakers.max_requests == "auto" else guard.breakers.max_requests,
+        dns=any(not _is_ip(item.address) for item in endpoints) or bool(spec.members.dns),
+    )
+
+
+def _health_check(spec: EngineSpec) -> HealthCheck:
+    check = spec.protection.health_check
+    return HealthCheck(
+        path=check.path,
+        interval_s=check.interval_s,
+        timeout_s=check.timeout_s,
+        unhealthy_threshold=check.unhealthy_threshold,
+        healthy_threshold=check.healthy_threshold,
+    )
+
+
+def _outliers(spec: EngineSpec) -> OutlierDetection | None:
+    found = spec.protection.outlier_detection
+    if not found.enabled:
+        return None
+    return OutlierDetection(
+        consecutive_local_origin_failure=found.consecutive_local_origin_failure,
+        consecutive_gateway_failure=found.consecutive_gateway_failure,
+        consecutive_5xx=found.consecutive_5xx,
+        base_ejection_time_s=found.base_ejection_time_s,
+        max_ejection_time_s=found.max_ejection_time_s,
+        max_ejection_percent=found.max_ejection_percent,
+        interval_s=found.interval_s,
+    )
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _split(policy: Policy, served: Served, limits: Limits, frontend: str, model: str, cls: str) -> Split:
+    row = (frontend, f"{model}/{cls}")
+    partition = served.partitions.get(row)
+    return Split(
+        model=model,
+        traffic_class=cls,
+        entries=partition.entries if partition else (),
+        fallback=_fallbacks(policy, served, row),
+        retry_limit=limits.retries.get(row, {}),
+        request_limit=limits.requests.get(row, {}),
+        reason=served.reasons.get(row, "") or "no engine may serve this",
+    )
+
+
+def _fallbacks(policy: Policy, served: Served, row: Row) -> dict[str, str]:
+    """engine -> where its failures go. Only eligible ones; a key's engines stay warm while they are few."""
+    eligible = policy.eligible(*row).engines
+    planned = {
+        engine: other
+        for engine, other in served.fallback.get(row, {}).items()
+        if engine in eligible and other in eligible
+    }
+    if not policy.protection.retries.fallback or len(eligible) > KEEP_WARM:
+        return planned if policy.protection.retries.fallback else {}
+    nearest = sorted(eligible, key=lambda engine: (policy.network_ms(row[0], engine), engine))
+    others = {engine: next((other for other in nearest if other != engine), engine) for engine in eligible}
+    return {engine: planned.get(engine, other) for engine, other in others.items() if other != engine}
+
+
+def _models(policy: Policy) -> tuple[Model, ...]:
+    return tuple(
+        Model(
+            name=name,
+            served_as=(*item.served_as, *item.aliases),
+            adapters=tuple(item.adapters),
+            session_keys=tuple(item.session_keys),
+            max_request_bytes=int(item.max_request_mib * (1 << 20)),
+            stream_idle_s=item.stream_idle_s,
+            longest_generation_s=item.longest_generation_s,
+            per_try_timeout_s=item.first_byte_timeout_s,
+        )
+        for name, item in policy.models.items()
+    )
+
+
+def _listeners(policy: Policy) -> tuple[Listener, ...]:
+    return tuple(
+        Listener(name, item.port, item.default_class, item.trust_headers, item.address)
+        for name, item in policy.listeners.items()
+    )
+
+
+def _answers(policy: Policy) -> ShedAnswer:
+    shedding = policy.protection.shedding
+    return ShedAnswer(
+        retry_after_shed_s=shedding.retry_after_shed_s,
+        retry_after_overflow_s=shedding.retry_after_overflow_s,
+        retry_after_unavailable_s=shedding.retry_after_unavailable_s,
+    )

@@ -1,0 +1,119 @@
+"""What can be seen of the control plane: log lines, counters and histograms, by the names of
+design/observability.md. Gauges of the present state are collected at scrape time in `gauges`."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from headrace.log import Logger
+from signals.replicas import MemberEvent
+from xds_server.events import Acked, Connected, Disconnected, Event, Lagging, Nacked, Refused, Sent
+
+_MEMBER_EVENTS = {
+    "joined": "replica_joined",
+    "rejoined": "replica_joined",
+    "ready": "replica_ready",
+    "draining": "replica_draining",
+    "down": "replica_left",
+    "left": "replica_left",
+    "silent": "replica_silent",
+    "reporting": "replica_reporting",
+    "quarantined": "replica_quarantined",
+    "released": "replica_released",
+}
+
+
+class Telemetry:
+    """Counts and logs. Every method is called from the event loop."""
+
+    def __init__(self, log: Logger) -> None:
+        self.log = log
+        self.registry = CollectorRegistry()
+        counter, registry = Counter, self.registry
+        self.reloads = counter("headrace_policy_reloads", "policy edits seen", ["result"], registry=registry)
+        self.rounds = counter(
+            "headrace_plan_rounds", "planning rounds", ["trigger", "result"], registry=registry
+        )
+        self.reports = counter("headrace_reports", "load report messages", ["result"], registry=registry)
+        self.responses = counter("headrace_xds_responses", "xDS responses sent", ["type"], registry=registry)
+        self.nacks = counter("headrace_xds_nacks", "responses refused by Envoys", ["type"], registry=registry)
+        self.refused = counter("headrace_xds_refused", "xDS streams refused", ["reason"], registry=registry)
+        self.moved = counter(
+            "headrace_moved_share",
+            "moved fractions",
+            ["frontend", "model", "class"],
+            registry=registry,
+        )
+        self.ack_s = Histogram(
+            "headrace_xds_ack_seconds",
+            "from response to acknowledgement",
+            registry=registry,
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15),
+        )
+        self.stage_s = Histogram(
+            "headrace_plan_duration_seconds",
+            "time of a planning round",
+            ["stage"],
+            registry=registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+        )
+        self.loop_lag_s = Histogram(
+            "headrace_event_loop_lag_seconds",
+            "how late the event loop runs a timer",
+            registry=registry,
+            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+        )
+        self.saved_at = Gauge(
+            "headrace_state_save_timestamp_seconds", "last save of the state", registry=registry
+        )
+
+    def member(self, event: MemberEvent) -> None:
+        """Log what happened to a replica."""
+        key, replica = event.replica.key, event.replica
+        self.log.info(
+            _MEMBER_EVENTS.get(event.kind, f"replica_{event.kind}"),
+            engine=key.engine,
+            cluster=key.cluster,
+            replica=key.replica_id,
+            address=f"{replica.address}:{replica.port}",
+            reason=event.reason,
+        )
+
+    def xds(self, event: Event) -> None:
+        """Count and log what happened to an Envoy."""
+        match event:
+            case Sent():
+                self.responses.labels(event.type).inc()
+            case Acked():
+                self.ack_s.observe(event.after_s)
+                if event.recovered:
+                    self.log.info("resource_recovered", type=event.type, **_who(event))
+            case Nacked():
+                self.nacks.labels(event.type).inc()
+                if not event.repeated:
+                    self.log.error(
+                        "resource_nacked",
+                        type=event.type,
+                        reason=event.message,
+                        names=event.names,
+                        **_who(event),
+                    )
+            case Connected():
+                self.log.info(
+                    "envoy_connected", warning=event.warning, build=event.client.build, **_who(event)
+                )
+            case Disconnected():
+                self.log.info("envoy_disconnected", reason=event.reason, **_who(event))
+            case Lagging():
+                self.log.warning("envoy_lagging", type=event.type, for_s=round(event.for_s, 1), **_who(event))
+            case Refused():
+                self.refused.labels(event.reason).inc()
+                # Envoys dial until the first snapshot is there: that is a start, not a fault.
+                if event.reason != "not_ready":
+                    self.log.error(
+                        "envoy_refused", reason=event.message, node=event.node, frontend=event.frontend
+                    )
+
+
+def _who(event: Acked | Nacked | Connected | Disconnected | Lagging) -> dict[str, str]:
+    return {"node": event.client.id, "frontend": event.client.frontend}
