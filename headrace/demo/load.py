@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -48,19 +48,39 @@ class _Answer:
     failure: str | None = None
 
 
+class Timer(Protocol):
+    """A call that can be taken back."""
+
+    def cancel(self) -> None:
+        """Take it back."""
+
+
+class Timers(Protocol):
+    """The part of an event loop that arrivals need."""
+
+    def time(self) -> float:
+        """Return the time in seconds."""
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call `callback` at `when`."""
+
+
 class PoissonArrivals:
     """A Poisson process on the event loop whose rate may change at any time."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, loop: Timers | None = None) -> None:
+        """Use the running event loop's timers unless `loop` is given."""
         self._rng = rng
+        self._loop = loop
         self._rps = 0.0
         self._arrive: Callable[[], object] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def start(self, arrive: Callable[[], object]) -> None:
         """Call `arrive` at every arrival from now on."""
         self._arrive = arrive
-        self._arm(asyncio.get_running_loop().time())
+        self._loop = self._loop or asyncio.get_running_loop()
+        self._arm(self._loop.time())
 
     def stop(self) -> None:
         """Call it no more."""
@@ -70,14 +90,14 @@ class PoissonArrivals:
     def set_rate(self, rps: float) -> None:
         """Set the mean arrivals per second; the process has no memory, so the next one is drawn anew."""
         self._rps = rps
-        if self._arrive is not None:
-            self._arm(asyncio.get_running_loop().time())
+        if self._loop is not None and self._arrive is not None:
+            self._arm(self._loop.time())
 
     def _arm(self, since: float) -> None:
         self._cancel()
-        if self._rps > 0:
+        if self._rps > 0 and self._loop is not None:
             due = since + self._rng.expovariate(self._rps)
-            self._timer = asyncio.get_running_loop().call_at(due, self._fire, due)
+            self._timer = self._loop.call_at(due, self._fire, due)
 
     def _fire(self, due: float) -> None:
         # The next one counts from when this was due, so a late event loop catches up.

@@ -74,7 +74,7 @@ class EngineApp:
         self._paths: Counter[str] = Counter()
         self._frontends: Counter[str] = Counter()
         self._outcomes: Counter[str] = Counter()
-        self._in_flight = 0
+        self._busy: set[web.RequestHandler] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self.faults = Faults(early_headers=config.early_headers)
@@ -86,8 +86,8 @@ class EngineApp:
         """Return the whole engine: API and admin endpoints."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.on_response_prepare.append(self._name_replica)
-        app.router.add_post("/v1/chat/completions", lambda request: self._complete(request, chat=True))
-        app.router.add_post("/v1/completions", lambda request: self._complete(request, chat=False))
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._completion)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -105,6 +105,14 @@ class EngineApp:
         """Wait until no completion is being answered."""
         await self._idle.wait()
 
+    def close_connections(self, server: web.Server) -> None:
+        """Close `server`'s connections: idle ones now, the others when their answer is out."""
+        for connection in server.connections:
+            if connection in self._busy:
+                connection.close()
+            else:
+                connection.force_close()
+
     def _add_admin(self, app: web.Application) -> None:
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/admin/faults", self._get_faults)
@@ -118,8 +126,14 @@ class EngineApp:
 
     # --- the OpenAI API -------------------------------------------------------------------------------
 
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._complete(request, chat=True)
+
+    async def _completion(self, request: web.Request) -> web.StreamResponse:
+        return await self._complete(request, chat=False)
+
     async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        self._in_flight += 1
+        self._busy.add(request.protocol)
         self._idle.clear()
         outcome = "aborted"
         try:
@@ -127,8 +141,8 @@ class EngineApp:
             return response
         finally:
             self._outcomes[outcome] += 1
-            self._in_flight -= 1
-            if not self._in_flight:
+            self._busy.discard(request.protocol)
+            if not self._busy:
                 self._idle.set()
 
     async def _answer(self, request: web.Request, *, chat: bool) -> tuple[web.StreamResponse, str]:
@@ -262,7 +276,7 @@ class EngineApp:
                 "accepting": self.accepting,
                 "running": self._engine.running,
                 "waiting": self._engine.waiting,
-                "in_flight": self._in_flight,
+                "in_flight": len(self._busy),
                 "max_num_seqs": self._engine.max_num_seqs,
                 "paths": self._paths,
                 "frontends": self._frontends,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from headrace.demo.fake_engine.profile import EngineProfile
 
+_LOAD_WINDOW_S = 5.0
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -47,6 +49,26 @@ class Step:
     """Got their first token."""
 
 
+class _Load:
+    """Load of late in reference requests/s, from the decode steps: exponentially weighted over seconds.
+
+    In a batch in equilibrium the mean of (tokens per second / tokens per request) is the arrival rate.
+    """
+
+    def __init__(self, steps_per_request: int) -> None:
+        self._steps_per_request = steps_per_request
+        self._updated_at = -math.inf
+        self.rps = 0.0
+
+    def decoded(self, tokens: int, at: float) -> None:
+        """Note that `tokens` came out between the last call and `at`."""
+        elapsed_s = at - self._updated_at
+        if elapsed_s > 0:
+            keep = math.exp(-elapsed_s / _LOAD_WINDOW_S)
+            self.rps = keep * self.rps + (1.0 - keep) * tokens / self._steps_per_request / elapsed_s
+            self._updated_at = at
+
+
 class Batch:
     """Slots, first-come-first-served queue and step clock of a replica. The caller supplies the time."""
 
@@ -62,6 +84,7 @@ class Batch:
         self._step_s = 0.0
         self._boundary = math.inf
         self._frozen_at: float | None = None
+        self._load = _Load(max(1, profile.output_tokens - 1))
 
     @property
     def running(self) -> int:
@@ -135,6 +158,7 @@ class Batch:
         if at > now:
             return None
         duration_s = self._step_s if self._decoding else 0.0
+        self._load.decoded(len(self._decoding), at)
         decoded = tuple(self._decoding)
         for sequence in decoded:
             sequence.produced += 1
@@ -164,17 +188,10 @@ class Batch:
         while self._waiting and not self.frozen and self.running < self.max_num_seqs:
             sequence = self._waiting.popleft()
             sequence.admitted_at = now
-            load_s = self.profile.ttft_s(self._implied_rps()) - self.profile.ttft_s(0.0)
+            load_s = self.profile.ttft_s(self._load.rps) - self.profile.ttft_s(0.0)
             sequence.prefilled_at = now + self.slow_factor * (sequence.prefill_s + load_s)
             self._prefilling.append(sequence)
 
     def _step_length_s(self) -> float:
         beside = max(0, len(self._decoding) - 1)
         return self.slow_factor * (self.profile.t0_ms / 1000 + self.profile.step_growth_s * beside)
-
-    def _implied_rps(self) -> float:
-        """Arrival rate whose mean step is as long as the present one: TBOT(x) solved for x."""
-        if not self._decoding:
-            return 0.0
-        shortest_s = self.slow_factor * self.profile.t0_ms / 1000
-        return self.profile.lambda_max_rps * max(0.0, 1.0 - shortest_s / self._step_s)

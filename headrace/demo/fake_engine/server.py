@@ -164,8 +164,7 @@ class EngineServer:
         site, self._site = self._site, None
         await site.stop()
         if self._runner.server is not None:
-            # Kept-alive connections close too, those with a running request after it.
-            self._runner.server.pre_shutdown()
+            self.app.close_connections(self._runner.server)
 
     def _start_reporter(self, incarnation_ms: int) -> ReportClient:
         # Imported here: a replica that does not report starts faster without grpc.
