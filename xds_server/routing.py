@@ -138,9 +138,13 @@ class Split:
     entries: tuple[tuple[str, int], ...]
     fallback: Mapping[str, str] = field(default_factory=dict)
     """engine -> engine to try when it fails; an engine without one retries only within itself. Every
-    engine that holds an interval, and every fallback, is eligible for the key."""
+    engine that holds an interval, and every fallback, is eligible for the key. Engines that hold no
+    interval now may be named too: their clusters then stay warm for the day they get a share."""
     retry_limit: Mapping[str, int] = field(default_factory=dict)
     """engine -> concurrent retries one Envoy may have in flight for requests first sent there."""
+    request_limit: Mapping[str, int] = field(default_factory=dict)
+    """engine -> requests of this class that one Envoy may have at it; beyond are refused (429). An engine
+    without one has its `max_requests`."""
     reason: str = ""
 
 

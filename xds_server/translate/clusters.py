@@ -1,0 +1,224 @@
+"""CDS: member clusters (an engine's replicas), composite clusters (attempts), shed clusters (refusals).
+
+A member changes only when its engine's settings do, never for load: a changed member drops its idle
+connections and warms again. What follows the load are the composite (free to change), EDS and RTDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from envoy_data_plane.envoy.config.cluster.v3 import (
+    CircuitBreakers,
+    CircuitBreakersThresholds,
+    CircuitBreakersThresholdsRetryBudget,
+    Cluster,
+    ClusterCommonLbConfig,
+    ClusterCommonLbConfigConsistentHashingLbConfig,
+    ClusterCustomClusterType,
+    ClusterDiscoveryType,
+    ClusterDnsLookupFamily,
+    ClusterEdsClusterConfig,
+    ClusterLbPolicy,
+    ClusterMaglevLbConfig,
+    ClusterRingHashLbConfig,
+    UpstreamConnectionOptions,
+)
+from envoy_data_plane.envoy.config.cluster.v3 import OutlierDetection as EnvoyOutlierDetection
+from envoy_data_plane.envoy.config.core.v3 import (
+    HealthCheck as EnvoyHealthCheck,
+)
+from envoy_data_plane.envoy.config.core.v3 import (
+    HealthCheckHttpHealthCheck,
+    Http1ProtocolOptions,
+    HttpProtocolOptions,
+    TcpKeepalive,
+)
+from envoy_data_plane.envoy.extensions.clusters.composite.v3 import ClusterConfig, ClusterConfigClusterEntry
+from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
+    HttpProtocolOptions as UpstreamHttpProtocolOptions,
+)
+from envoy_data_plane.envoy.extensions.upstreams.http.v3 import HttpProtocolOptionsExplicitHttpConfig
+from envoy_data_plane.envoy.type.v3 import Percent
+
+from xds_server.routing import Endpoint, Engine, HealthCheck, OutlierDetection
+from xds_server.translate import endpoints as eds
+from xds_server.translate import names
+from xds_server.translate.packing import ads, pack
+
+ATTEMPTS = 3
+"""Length of every composite: the engine, the engine again, the fallback. Retries are one less: more would
+hide an engine's own error behind "no healthy upstream"."""
+
+DEFAULT_RETRY_LIMIT = 10
+"""Concurrent retries of a composite for which the runtime layer names no limit."""
+
+MAX_RESPONSE_HEADERS_KB = 192
+MAX_RESPONSE_HEADERS = 200
+
+_LB_POLICIES = {"ring_hash": ClusterLbPolicy.RING_HASH, "maglev": ClusterLbPolicy.MAGLEV}
+_HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+
+def member(traffic_class: str, engine: Engine, dns_endpoints: Iterable[Endpoint] = ()) -> Cluster:
+    """Build the cluster of an engine's replicas for one class.
+
+    `dns_endpoints` are used for an engine that is found by DNS only. Raises ValueError for an unknown
+    load-balancing policy.
+    """
+    if engine.lb_policy not in _LB_POLICIES:
+        known = ", ".join(_LB_POLICIES)
+        raise ValueError(f"engine {engine.name!r}: lb_policy {engine.lb_policy!r} is not one of {known}")
+    name = names.member(traffic_class, engine.name)
+    cluster = Cluster(
+        name=name,
+        alt_stat_name=name,
+        connect_timeout=_seconds(engine.connect_timeout_s),
+        lb_policy=_LB_POLICIES[engine.lb_policy],
+        common_lb_config=_common_lb(engine),
+        health_checks=[_health_check(engine, engine.health_check)] if engine.health_check else [],
+        # An unhealthy or removed replica must get nothing new at once, whatever its checks say.
+        ignore_health_on_host_removal=True,
+        outlier_detection=_outliers(engine.outlier_detection) if engine.outlier_detection else None,
+        circuit_breakers=_breakers(engine.max_requests),
+        typed_extension_protocol_options={_HTTP: pack(_http(engine))},
+        upstream_connection_options=UpstreamConnectionOptions(
+            tcp_keepalive=TcpKeepalive(keepalive_probes=3, keepalive_time=30, keepalive_interval=10)
+        ),
+    )
+    if engine.lb_policy == "maglev":
+        cluster.maglev_lb_config = ClusterMaglevLbConfig(table_size=engine.maglev_table_size)
+    else:
+        cluster.ring_hash_lb_config = ClusterRingHashLbConfig(
+            minimum_ring_size=engine.ring_size, maximum_ring_size=max(engine.ring_size, 8 << 20)
+        )
+    if engine.dns:
+        cluster.type = ClusterDiscoveryType.STRICT_DNS
+        cluster.dns_lookup_family = ClusterDnsLookupFamily.V4_PREFERRED
+        cluster.load_assignment = eds.replicas(engine.name, dns_endpoints, hostnames=True)
+        cluster.load_assignment.cluster_name = name
+    else:
+        cluster.type = ClusterDiscoveryType.EDS
+        cluster.eds_cluster_config = ClusterEdsClusterConfig(eds_config=ads(), service_name=name)
+    return cluster
+
+
+def composite(model: str, traffic_class: str, engine: str, fallback: str | None) -> Cluster:
+    """Build the cluster that chooses a member by attempt: engine, engine, fallback.
+
+    An entry without a usable replica is passed over within the same attempt, so an engine that is known to
+    be gone costs no retry. Without a fallback the engine is tried a third time, to keep the length.
+    """
+    name = names.composite(model, traffic_class, engine)
+    attempts = [engine, engine, fallback or engine]
+    entries = [ClusterConfigClusterEntry(name=names.member(traffic_class, each)) for each in attempts]
+    return Cluster(
+        name=name,
+        alt_stat_name=name,
+        cluster_type=ClusterCustomClusterType(
+            name="envoy.clusters.composite", typed_config=pack(ClusterConfig(clusters=entries))
+        ),
+        lb_policy=ClusterLbPolicy.CLUSTER_PROVIDED,
+        circuit_breakers=CircuitBreakers(
+            thresholds=[
+                CircuitBreakersThresholds(
+                    # The percentage is of the composite's own active requests, which are always 0: only
+                    # the absolute number limits retries.
+                    retry_budget=CircuitBreakersThresholdsRetryBudget(
+                        budget_percent=Percent(value=0.0), min_retry_concurrency=DEFAULT_RETRY_LIMIT
+                    )
+                )
+            ]
+        ),
+    )
+
+
+def shed(model: str, traffic_class: str) -> Cluster:
+    """Build the cluster of the shed part of one key: no endpoints, everything dropped by its EDS policy."""
+    name = names.shed(model, traffic_class)
+    return Cluster(
+        name=name,
+        alt_stat_name=name,
+        type=ClusterDiscoveryType.EDS,
+        eds_cluster_config=ClusterEdsClusterConfig(eds_config=ads(), service_name=name),
+        common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0)),
+    )
+
+
+def unrouted() -> Cluster:
+    """Build the cluster of requests that name no model: there is nothing behind it."""
+    return Cluster(name=names.UNROUTED, type=ClusterDiscoveryType.STATIC)
+
+
+def _common_lb(engine: Engine) -> ClusterCommonLbConfig:
+    """Never send to a replica known to be unhealthy; apply health changes at once."""
+    bounded = engine.hash_balance_factor
+    return ClusterCommonLbConfig(
+        healthy_panic_threshold=Percent(value=0.0),
+        update_merge_window=timedelta(0),
+        consistent_hashing_lb_config=(
+            ClusterCommonLbConfigConsistentHashingLbConfig(hash_balance_factor=bounded) if bounded else None
+        ),
+    )
+
+
+def _health_check(engine: Engine, check: HealthCheck) -> EnvoyHealthCheck:
+    """Check each replica on a fresh connection: a kept one races with the engine's keep-alive timeout."""
+    return EnvoyHealthCheck(
+        timeout=_seconds(check.timeout_s),
+        interval=_seconds(check.interval_s),
+        no_traffic_interval=_seconds(check.interval_s),
+        interval_jitter_percent=10,
+        unhealthy_threshold=check.unhealthy_threshold,
+        healthy_threshold=check.healthy_threshold,
+        reuse_connection=False,
+        http_health_check=HealthCheckHttpHealthCheck(host=engine.name, path=check.path),
+    )
+
+
+def _outliers(detection: OutlierDetection) -> EnvoyOutlierDetection:
+    """Eject by runs of failures, split by who failed; never by success rate, which needs many replicas."""
+    return EnvoyOutlierDetection(
+        consecutive_5xx=detection.consecutive_5xx,
+        enforcing_consecutive_5xx=100,
+        consecutive_gateway_failure=detection.consecutive_gateway_failure,
+        enforcing_consecutive_gateway_failure=100,
+        split_external_local_origin_errors=True,
+        consecutive_local_origin_failure=detection.consecutive_local_origin_failure,
+        enforcing_consecutive_local_origin_failure=100,
+        enforcing_success_rate=0,
+        enforcing_local_origin_success_rate=0,
+        enforcing_failure_percentage=0,
+        enforcing_failure_percentage_local_origin=0,
+        interval=_seconds(detection.interval_s),
+        base_ejection_time=_seconds(detection.base_ejection_time_s),
+        max_ejection_time=_seconds(detection.max_ejection_time_s),
+        max_ejection_percent=detection.max_ejection_percent,
+    )
+
+
+def _breakers(limit: int) -> CircuitBreakers:
+    """Bound requests, connections and waiting requests alike; the runtime layer may set other numbers."""
+    thresholds = CircuitBreakersThresholds(
+        max_connections=limit, max_pending_requests=limit, max_requests=limit, max_retries=limit
+    )
+    return CircuitBreakers(thresholds=[thresholds])
+
+
+def _http(engine: Engine) -> UpstreamHttpProtocolOptions:
+    """Speak HTTP/1.1, as the engines do, and close idle connections before they would."""
+    return UpstreamHttpProtocolOptions(
+        common_http_protocol_options=HttpProtocolOptions(
+            idle_timeout=_seconds(engine.idle_timeout_s),
+            max_headers_count=MAX_RESPONSE_HEADERS,
+            max_response_headers_kb=MAX_RESPONSE_HEADERS_KB,
+        ),
+        explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
+            http_protocol_options=Http1ProtocolOptions()
+        ),
+    )
+
+
+def _seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)

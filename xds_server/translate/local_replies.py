@@ -1,0 +1,127 @@
+"""What Envoy itself answers when it refuses or cannot forward: status, JSON body, `Retry-After`, reason.
+
+Mappers are tried in order and the first match wins. A spent retry limit carries `UO` and `UF`, so the
+mapper of `UF` stands before that of `UO`: a dead engine is not a rate limit.
+"""
+
+from __future__ import annotations
+
+from envoy_data_plane.envoy.config.accesslog.v3 import (
+    AccessLogFilter,
+    ComparisonFilter,
+    ComparisonFilterOp,
+    HeaderFilter,
+    ResponseFlagFilter,
+    StatusCodeFilter,
+)
+from envoy_data_plane.envoy.config.core.v3 import DataSource, RuntimeUInt32
+from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
+    LocalReplyConfig,
+    ResponseMapper,
+)
+
+from xds_server.routing import ShedAnswer
+from xds_server.translate import names
+from xds_server.translate.errors import JSON, error_body
+from xds_server.translate.packing import exactly, overwrite
+
+_UNAVAILABLE = "service_unavailable"
+_RATE = "rate_limit_exceeded"
+_INVALID = "invalid_request_error"
+
+
+def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
+    """Build the mappers; the seconds of `Retry-After` are constants of the policy, since this is LDS."""
+    busy, soon, later = (
+        answers.retry_after_shed_s,
+        answers.retry_after_overflow_s,
+        answers.retry_after_unavailable_s,
+    )
+    return LocalReplyConfig(
+        mappers=[
+            _missing_model(),
+            _on_flags(
+                ["UF", "UC", "LR", "UR"],
+                503,
+                "engine_failed",
+                error_body("The engine failed before it answered.", _UNAVAILABLE, "engine_failed"),
+                soon,
+            ),
+            _on_flags(
+                ["DO", "UDO"],
+                429,
+                "shed",
+                error_body("The service is at capacity for this class of traffic.", _RATE, "overloaded"),
+                busy,
+            ),
+            _on_flags(
+                ["UO"],
+                429,
+                "overflow",
+                error_body("Too many requests are in flight to this engine.", _RATE, "overloaded"),
+                soon,
+            ),
+            _on_flags(
+                ["UH", "NC"],
+                503,
+                "no_replica",
+                error_body("No replica can serve this model now.", _UNAVAILABLE, "no_replica"),
+                later,
+            ),
+            _on_flags(["NR"], 404, "no_route", error_body("There is nothing here.", _INVALID, "not_found")),
+            _on_flags(
+                ["UT", "UPE", "SI"],
+                504,
+                "timeout",
+                error_body("The engine did not answer in time.", "timeout", "timeout"),
+            ),
+            _on_status(
+                413, "too_large", error_body("The request body is too large.", _INVALID, "request_too_large")
+            ),
+            _on_status(
+                431,
+                "headers_too_large",
+                error_body("The request headers are too large.", _INVALID, "headers_too_large"),
+            ),
+            _on_status(
+                408, "timeout", error_body("The request came in too slowly.", "timeout", "request_timeout")
+            ),
+        ]
+    )
+
+
+def _missing_model() -> ResponseMapper:
+    """Answer a request whose body named no model: its route leaves a mark (`routes.default_host`)."""
+    marked = HeaderMatcher(name=names.REASON_HEADER, string_match=exactly(names.MISSING_MODEL))
+    matches = AccessLogFilter(header_filter=HeaderFilter(header=marked))
+    message = "The request body must be a JSON object with a string `model`, sent as application/json."
+    body = error_body(message, _INVALID, names.MISSING_MODEL, "model")
+    return _mapper(matches, 400, names.MISSING_MODEL, body, None)
+
+
+def _on_flags(
+    flags: list[str], status: int, reason: str, body: str, retry_after_s: int | None = None
+) -> ResponseMapper:
+    """Answer replies with one of the response flags."""
+    matches = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=flags))
+    return _mapper(matches, status, reason, body, retry_after_s)
+
+
+def _on_status(status: int, reason: str, body: str) -> ResponseMapper:
+    """Answer replies that Envoy makes with a status and no flag."""
+    value = RuntimeUInt32(default_value=status, runtime_key=f"headrace.local_reply.{reason}")
+    comparison = ComparisonFilter(op=ComparisonFilterOp.EQ, value=value)
+    matches = AccessLogFilter(status_code_filter=StatusCodeFilter(comparison=comparison))
+    return _mapper(matches, status, reason, body, None)
+
+
+def _mapper(
+    matches: AccessLogFilter, status: int, reason: str, body: str, retry_after_s: int | None
+) -> ResponseMapper:
+    headers = [overwrite("content-type", JSON), overwrite(names.REASON_HEADER, reason)]
+    if retry_after_s is not None:
+        headers.append(overwrite("retry-after", str(retry_after_s)))
+    return ResponseMapper(
+        filter=matches, status_code=status, body=DataSource(inline_string=body), headers_to_add=headers
+    )

@@ -1,0 +1,252 @@
+"""RDS: one virtual host a model, chosen by the internal model header; in it one route a traffic class.
+
+A request is routed twice. Before its body is read the model header says `NO_MODEL`, which leads to the
+default virtual host and its body limit. The transform filter then writes the body's model into the header
+and clears the route, and the virtual host lookup (a hash table of names, and one of prefixes for LoRA
+names with a `*`) finds the model's routes.
+
+The functions give parts, so that a changed share encodes one route again and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation
+from envoy_data_plane.envoy.config.core.v3 import RuntimeFractionalPercent
+from envoy_data_plane.envoy.config.route.v3 import (
+    HeaderMatcher,
+    RetryPolicy,
+    RetryPolicyRetryHostPredicate,
+    Route,
+    RouteAction,
+    RouteActionMaxStreamDuration,
+    RouteConfiguration,
+    RouteMatch,
+    VirtualHost,
+    WeightedCluster,
+    WeightedClusterClusterWeight,
+)
+from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import (
+    HeaderMutationPerRoute,
+    Mutations,
+)
+from envoy_data_plane.envoy.extensions.filters.http.local_ratelimit.v3 import LocalRateLimit
+from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
+from envoy_data_plane.envoy.type.v3 import FractionalPercent, TokenBucket
+
+from xds_server.routing import SHED, TOTAL_WEIGHT, Listener, Model, Split, TrafficClass
+from xds_server.translate import direct, names
+from xds_server.translate.clusters import ATTEMPTS
+from xds_server.translate.errors import JSON
+from xds_server.translate.packing import exactly, overwrite, pack, regex
+from xds_server.translate.session_keys import body_fields, hash_policy
+
+RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
+"""`reset` covers what was sent and not begun to be answered; it never acts after response headers."""
+
+MAX_DIRECT_BODY_BYTES = 4 << 20
+"""The model list with 10,000 names takes about 1 MB."""
+
+ClassRule = tuple[str, tuple[HeaderMatcher, ...]]
+"""A traffic class and the header matches that select it."""
+
+# Never empties: the filter only counts.
+_ENDLESS_BUCKET = TokenBucket(
+    max_tokens=4_000_000_000, tokens_per_fill=4_000_000_000, fill_interval=timedelta(hours=1)
+)
+
+
+def configuration(models: Sequence[Model]) -> RouteConfiguration:
+    """Build the route configuration without its virtual hosts."""
+    internal = [names.MODEL_HEADER, names.STREAM_HEADER, names.DEFAULT_CLASS_HEADER, names.TRUSTED_HEADER]
+    internal += [names.body_header(field) for field in body_fields(models)]
+    return RouteConfiguration(
+        name=names.ROUTES,
+        vhost_header=names.MODEL_HEADER,
+        # On every route: a key from a body may hold CR and LF, or be a megabyte long.
+        request_headers_to_remove=sorted(internal),
+        response_headers_to_add=[
+            overwrite(names.ENGINE_HEADER, "%UPSTREAM_METADATA(headrace:engine)%"),
+            overwrite(names.REPLICA_HEADER, "%UPSTREAM_METADATA(headrace:replica)%"),
+        ],
+        max_direct_response_body_size_bytes=MAX_DIRECT_BODY_BYTES,
+    )
+
+
+def frontend_header(frontend: str) -> RouteConfiguration:
+    """Build the part that tells engines through which front-end a request came."""
+    return RouteConfiguration(request_headers_to_add=[overwrite(names.FRONTEND_HEADER, frontend)])
+
+
+def snapshot_header(version: str) -> RouteConfiguration:
+    """Build the part that tells clients which routes answered them."""
+    return RouteConfiguration(response_headers_to_add=[overwrite(names.SNAPSHOT_HEADER, version)])
+
+
+def default_host(models: Sequence[Model]) -> VirtualHost:
+    """Build the virtual host of requests without a known model, and of the first look at every request."""
+    unnamed = [HeaderMatcher(name=names.MODEL_HEADER, string_match=exactly(names.NO_MODEL))]
+    return VirtualHost(
+        name="default",
+        domains=["*"],
+        request_body_buffer_limit=max((model.max_request_bytes for model in models), default=0),
+        routes=[
+            direct.model_list(models),
+            *direct.single_models(models),
+            direct.nothing_here(RouteMatch(prefix="/", headers=[direct.GET])),
+            _normalised_content_type(unnamed),
+            _unnamed(unnamed),
+            direct.unknown_model(RouteMatch(prefix="/")),
+        ],
+    )
+
+
+def model_host(model: Model) -> VirtualHost:
+    """Build a model's virtual host without its classes' routes."""
+    return VirtualHost(
+        name=names.spelled(model.name),
+        domains=sorted({*model.served_as, *model.adapters}),
+        request_body_buffer_limit=model.max_request_bytes,
+        routes=[direct.too_large(model)],
+    )
+
+
+def split_route(model: Model, split: Split) -> Route:
+    """Build what happens to the requests of one key; matches and idle limits are added by the caller.
+
+    Raises ValueError when the widths do not sum to `TOTAL_WEIGHT`: other sums with the same shares would
+    move most sessions.
+    """
+    route = _forwarded(model, split) if split.entries else direct.no_engine(split)
+    route.typed_per_filter_config = {names.DEMAND_FILTER: pack(demand_counter(split))}
+    return route
+
+
+def matched(rule: ClassRule) -> Route:
+    """Build the part of a route that says which requests it is for."""
+    return Route(match=RouteMatch(prefix="/", headers=list(rule[1])))
+
+
+def matched_streams(rule: ClassRule, model: Model) -> Route:
+    """Build the part of a route for streamed answers, which may pause only so long."""
+    streamed = HeaderMatcher(name=names.STREAM_HEADER, string_match=exactly("true"))
+    return Route(
+        match=RouteMatch(prefix="/", headers=[*rule[1], streamed]),
+        route=RouteAction(idle_timeout=timedelta(seconds=model.stream_idle_s)),
+    )
+
+
+def class_rules(
+    classes: Iterable[TrafficClass], match_order: Sequence[str], listeners: Sequence[Listener]
+) -> list[ClassRule]:
+    """List how classes are recognised, first match first.
+
+    Headers count only where a listener trusts them; then the listener's default class decides.
+    """
+    rules: list[ClassRule] = []
+    by_name = {each.name: each for each in classes}
+    if any(listener.trust_headers for listener in listeners):
+        trusted = HeaderMatcher(name=names.TRUSTED_HEADER, present_match=True)
+        ranked = [*match_order, *sorted(by_name.keys() - set(match_order))]
+        for name in ranked:
+            if header := by_name[name].match_header:
+                rules.append((name, (trusted, _class_match(header, by_name[name].match_value))))
+    for name in sorted({listener.default_class for listener in listeners}):
+        default = HeaderMatcher(name=names.DEFAULT_CLASS_HEADER, string_match=exactly(name))
+        rules.append((name, (default,)))
+    return rules
+
+
+def demand_counter(split: Split) -> LocalRateLimit:
+    """Build the counter of one key: a rate limit that never limits and counts each request on arrival."""
+    return LocalRateLimit(
+        stat_prefix=names.demand_prefix(split.model, split.traffic_class),
+        token_bucket=_ENDLESS_BUCKET,
+        filter_enabled=RuntimeFractionalPercent(default_value=FractionalPercent(numerator=100)),
+        filter_enforced=RuntimeFractionalPercent(default_value=FractionalPercent(numerator=0)),
+    )
+
+
+def _class_match(header: str, value: str | None) -> HeaderMatcher:
+    names.refuse_internal(header, "traffic class")
+    if value is None:
+        return HeaderMatcher(name=header.lower(), present_match=True)
+    return HeaderMatcher(name=header.lower(), string_match=exactly(value))
+
+
+def _forwarded(model: Model, split: Split) -> Route:
+    if (total := sum(width for _, width in split.entries)) != TOTAL_WEIGHT:
+        key = f"{split.model}/{split.traffic_class}"
+        raise ValueError(f"split of {key}: widths sum to {total}, expected {TOTAL_WEIGHT}")
+    return Route(
+        route=RouteAction(
+            weighted_clusters=WeightedCluster(clusters=_intervals(split), use_hash_policy=True),
+            hash_policy=hash_policy(model.session_keys),
+            timeout=timedelta(0),
+            max_stream_duration=RouteActionMaxStreamDuration(
+                max_stream_duration=timedelta(seconds=model.longest_generation_s)
+            ),
+            # Silence is normal before the only bytes of an answer that is not streamed.
+            idle_timeout=timedelta(seconds=model.longest_generation_s),
+            retry_policy=_retry_policy(model),
+            # Rewrites only for endpoints with a host name: gateways.
+            auto_host_rewrite=True,
+        )
+    )
+
+
+def _intervals(split: Split) -> list[WeightedClusterClusterWeight]:
+    """List the entries in their order: Envoy maps the hash onto them, so the order is the partition."""
+    key = (split.model, split.traffic_class)
+    return [
+        WeightedClusterClusterWeight(
+            name=names.shed(*key) if destination == SHED else names.composite(*key, destination),
+            weight=width,
+        )
+        for destination, width in split.entries
+    ]
+
+
+def _retry_policy(model: Model) -> RetryPolicy:
+    limit = model.per_try_timeout_s
+    return RetryPolicy(
+        retry_on=RETRY_ON,
+        num_retries=ATTEMPTS - 1,
+        retriable_status_codes=[503],
+        per_try_timeout=None if limit is None else timedelta(seconds=limit),
+        retry_host_predicate=[
+            RetryPolicyRetryHostPredicate(
+                name="envoy.retry_host_predicates.previous_hosts", typed_config=pack(PreviousHostsPredicate())
+            )
+        ],
+        host_selection_retry_max_attempts=50,
+    )
+
+
+def _unnamed(headers: list[HeaderMatcher]) -> Route:
+    """Route what has not named a model, yet or at all.
+
+    Only a forwarding route has a body limit, so this is one, to a cluster without endpoints. The mark is
+    made when a request is forwarded at last, and turns the answer into a 400 (`local_replies`).
+    """
+    return Route(
+        match=RouteMatch(prefix="/", headers=headers),
+        route=RouteAction(cluster=names.UNROUTED, timeout=timedelta(0)),
+        request_headers_to_add=[overwrite(names.REASON_HEADER, names.MISSING_MODEL)],
+    )
+
+
+def _normalised_content_type(unnamed: list[HeaderMatcher]) -> Route:
+    """Let the transform filter read bodies whose content type is JSON in another spelling.
+
+    The filter compares the header's bytes. This is the first look only: a body with a model moves on.
+    """
+    odd = HeaderMatcher(name="content-type", string_match=regex(r"(?i)\s*application/json\s*(;.*)?"))
+    plain = HeaderMatcher(name="content-type", string_match=exactly(JSON), invert_match=True)
+    route = _unnamed([*unnamed, odd, plain])
+    mutation = HeaderMutation(append=overwrite("content-type", JSON))
+    per_route = HeaderMutationPerRoute(mutations=Mutations(request_mutations=[mutation]))
+    route.typed_per_filter_config = {names.HEADER_FILTER: pack(per_route)}
+    return route

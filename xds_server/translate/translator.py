@@ -1,0 +1,159 @@
+"""From a routing table to the resources of one front-end, encoding only what changed since the last time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xds_server.resource_types import CDS, EDS, LDS, RDS
+from xds_server.resources import Resource, content_version
+from xds_server.routing import (
+    SHED,
+    Endpoint,
+    Engine,
+    FrontendRouting,
+    Listener,
+    RoutingTable,
+    ShedAnswer,
+    Split,
+)
+from xds_server.snapshot import Snapshot
+from xds_server.translate import clusters, endpoints, listeners, names, route_bytes, routes, runtime
+from xds_server.translate.memo import Memo
+from xds_server.translate.session_keys import body_fields
+
+
+def translate(table: RoutingTable, frontend: str) -> Snapshot:
+    """Translate for one front-end, once; see `Translator.translate`."""
+    return Translator().translate(table, frontend)
+
+
+class Translator:
+    """Translates routing tables again and again; what did not change is the same `Resource` object.
+
+    One thread at a time. A table that cannot be translated raises and changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._memos: dict[str, Memo] = {}
+
+    def translate(self, table: RoutingTable, frontend: str) -> Snapshot:
+        """Return everything the front-end's Envoys are to be sent.
+
+        Raises ValueError, naming the place, when the table contradicts itself: an unknown front-end, model
+        or engine, widths that do not sum to `TOTAL_WEIGHT`, a name or session key that Envoy cannot carry.
+        """
+        if frontend not in table.frontends:
+            known = ", ".join(sorted(table.frontends))
+            raise ValueError(f"front-end {frontend!r} is not in the table; known are {known}")
+        memo = self._memos.get(frontend, Memo()).next()
+        snapshot = Snapshot.of(_Translation(table, table.frontends[frontend], memo).resources())
+        self._memos[frontend] = memo
+        return snapshot
+
+    def forget(self, frontend: str) -> None:
+        """Drop what is remembered of a front-end that is gone."""
+        self._memos.pop(frontend, None)
+
+
+class _Translation:
+    """One table as one front-end sees it."""
+
+    def __init__(self, table: RoutingTable, frontend: FrontendRouting, memo: Memo) -> None:
+        self.table = table
+        self.memo = memo
+        self.frontend = frontend.name
+        self.endpoints = frontend.endpoints
+        self.splits = sorted(frontend.splits, key=lambda split: (split.model, split.traffic_class))
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield every resource."""
+        fields = tuple(body_fields(self.table.models))
+        for listener in self.table.listeners:
+            yield self.memo.get((LDS, listener.name), _listener, listener, fields, self.table.answers)
+        encoded = route_bytes.encode(self.table, self.splits, self.memo)
+        yield self.memo.get(RDS, _routes, encoded, self.frontend)
+        yield self.memo.get((CDS, names.UNROUTED), _unrouted)
+        for split in self.splits:
+            yield from self._refusal(split)
+            for engine in origins(split):
+                yield self._composite(split, engine)
+        for traffic_class, settings in self._members():
+            yield from self._member(traffic_class, settings)
+        yield self.memo.get("runtime", _runtime, runtime.limits(self.splits))
+
+    def _refusal(self, split: Split) -> Iterator[Resource]:
+        key = (split.model, split.traffic_class)
+        yield self.memo.get((CDS, "shed", key), _shed_cluster, *key)
+        yield self.memo.get((EDS, "shed", key), _shed_endpoints, *key)
+
+    def _composite(self, split: Split, engine: str) -> Resource:
+        inputs = (split.model, split.traffic_class, engine, split.fallback.get(engine))
+        return self.memo.get((CDS, inputs[:3]), _composite, *inputs)
+
+    def _members(self) -> list[tuple[str, Engine]]:
+        """List (class, engine) of every engine that some key may use, in order of name."""
+        pairs = set()
+        for split in self.splits:
+            used = {*origins(split), *split.fallback.values()}
+            if unknown := sorted(used - self.table.engines.keys()):
+                raise ValueError(f"split of {split.model}/{split.traffic_class}: unknown engines {unknown}")
+            pairs |= {(split.traffic_class, engine) for engine in used}
+        return [(traffic_class, self.table.engines[engine]) for traffic_class, engine in sorted(pairs)]
+
+    def _member(self, traffic_class: str, engine: Engine) -> Iterator[Resource]:
+        name = names.member(traffic_class, engine.name)
+        found = self.endpoints.get(engine.name, ())
+        if engine.dns:
+            yield self.memo.get((CDS, name), _member, traffic_class, engine, found)
+            return
+        yield self.memo.get((CDS, name), _member, traffic_class, engine)
+        encoded = self.memo.get(("replicas", engine.name), _replicas, engine.name, found)
+        yield self.memo.get((EDS, name), _assignment, name, encoded)
+
+
+def origins(split: Split) -> list[str]:
+    """List the engines that get requests of a key first, or may when shares move; sorted."""
+    return sorted({destination for destination, _ in split.entries} - {SHED} | split.fallback.keys())
+
+
+def _listener(settings: Listener, session_fields: tuple[str, ...], answers: ShedAnswer) -> Resource:
+    return Resource.of(listeners.listener(settings, session_fields, answers))
+
+
+def _routes(encoded: bytes, frontend: str) -> Resource:
+    """Add the headers that tell engines the front-end, and clients these very routes by their content."""
+    encoded += bytes(routes.frontend_header(frontend))
+    version = content_version(RDS.url, names.ROUTES, encoded)
+    return Resource(RDS.url, names.ROUTES, encoded + bytes(routes.snapshot_header(version)))
+
+
+def _unrouted() -> Resource:
+    return Resource.of(clusters.unrouted())
+
+
+def _shed_cluster(model: str, traffic_class: str) -> Resource:
+    return Resource.of(clusters.shed(model, traffic_class))
+
+
+def _shed_endpoints(model: str, traffic_class: str) -> Resource:
+    return Resource.of(endpoints.refusal(names.shed(model, traffic_class)))
+
+
+def _composite(model: str, traffic_class: str, engine: str, fallback: str | None) -> Resource:
+    return Resource.of(clusters.composite(model, traffic_class, engine, fallback))
+
+
+def _member(traffic_class: str, engine: Engine, dns_endpoints: tuple[Endpoint, ...] = ()) -> Resource:
+    return Resource.of(clusters.member(traffic_class, engine, dns_endpoints))
+
+
+def _replicas(engine: str, found: tuple[Endpoint, ...]) -> bytes:
+    return bytes(endpoints.replicas(engine, found))
+
+
+def _assignment(cluster: str, encoded_replicas: bytes) -> Resource:
+    return Resource(EDS.url, cluster, endpoints.named(cluster, encoded_replicas))
+
+
+def _runtime(values: dict[str, int]) -> Resource:
+    return Resource.of(runtime.layer(values))
