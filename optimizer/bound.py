@@ -7,16 +7,16 @@ a certificate for early stops, for integer shares and, with last round's prices,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.grid import kinks
+from optimizer.grid import Grid, Index
 from optimizer.layout import Round
 
 Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -33,74 +33,74 @@ class Duals:
     """[R] ≤ 0, of the step limit."""
 
 
-class Segments:
-    """The grid envelope of every engine's cost per replica, in the mix of one round.
-
-    Engines with the same grid and mix share one set of slopes, intercepts and kinks.
-    """
+class Tangents:
+    """The tangents of every engine's cost per replica, h₁ = ρ·A + ω·B, in the mix of one round."""
 
     def __init__(self, round_: Round) -> None:
-        layout = round_.layout
-        mixes = np.stack([layout.grid_of, round_.rho, round_.omega], axis=1)
-        distinct, group = np.unique(mixes, axis=0, return_inverse=True)
-        self._group = group.ravel()
-        size = max(len(grid.load) for grid in layout.grids)
-        shape = (len(distinct), size)
-        self._slope, self._intercept = np.full(shape, np.inf), np.zeros(shape)
-        self._load, self._kink = np.zeros(shape), np.full(shape, np.inf)
-        count = np.zeros(len(distinct), dtype=np.intp)
-        for g, (grid_index, rho, omega) in enumerate(distinct.tolist()):
-            grid = layout.grids[int(grid_index)]
-            n = count[g] = len(grid.load)
-            slope, intercept = grid.slopes(rho, omega)
-            self._slope[g, :n], self._intercept[g, :n], self._load[g, :n] = slope, intercept, grid.load
-            self._kink[g, : n - 1] = kinks(slope, intercept, grid.load)
-        self.points = count[self._group]
-        self.limit = np.array([layout.grids[g].limit for g in layout.grid_of])
-
-    @classmethod
-    def of(cls, round_: Round) -> Segments:
-        """The segments of a round."""
-        return cls(round_)
+        self._round = round_
+        grids, of = round_.layout.grids, round_.layout.grid_of
+        self.points = np.array([grids[g].points for g in of], dtype=np.intp)
+        self.limit = np.array([grids[g].limit for g in of])
 
     def at(self, engine: Index, point: Index) -> tuple[Array, Array, Array]:
         """(slope, intercept, load) of given tangents."""
-        group = self._group[engine]
-        return self._slope[group, point], self._intercept[group, point], self._load[group, point]
+        slope, intercept, load = (np.zeros(len(engine)) for _ in range(3))
+        for mine, grid in self._by_grid(engine):
+            rho, omega = self._round.rho[engine[mine]], self._round.omega[engine[mine]]
+            load[mine] = at = grid.loads(point[mine])
+            a, da, b, db = grid.curve.congestion(at)
+            slope[mine] = rho * da + omega * db
+            intercept[mine] = rho * a + omega * b - slope[mine] * at
+        return slope, intercept, load
 
-    def point_at(self, load: Array) -> Index:
-        """[E] index of the tangent that is highest at each engine's load per replica."""
-        out = np.zeros(len(load), dtype=np.intp)
-        for g in range(len(self._kink)):
-            mine = self._group == g
-            out[mine] = np.searchsorted(self._kink[g], load[mine], side="left")
-        return np.minimum(out, self.points - 1)
+    def highest_at(self, load: Array) -> Index:
+        """[E] the tangent that is highest at each engine's load per replica."""
+        every = np.arange(len(load), dtype=np.intp)
+        below = np.zeros(len(load), dtype=np.intp)
+        for mine, grid in self._by_grid(every):
+            below[mine] = grid.below(load[mine])
+        above = np.minimum(below + 1, self.points - 1)
+        low, high = (
+            slope * load + height for slope, height, _ in (self.at(every, p) for p in (below, above))
+        )
+        return np.where(high > low, above, below)
 
     def conjugate(self, price: Array) -> Array:
-        """[E] min over 0 ≤ l ≤ limit of h₁(l) − price·l, of one replica."""
-        point = np.zeros(len(price), dtype=np.intp)
-        for g in range(len(self._slope)):
-            mine = self._group == g
-            point[mine] = np.searchsorted(self._slope[g], price[mine], side="left") - 1
-        inside = point >= 0
-        at = np.maximum(point, 0)
-        load = np.minimum(self._kink[self._group, at], self.limit)
-        height = self._slope[self._group, at] * load + self._intercept[self._group, at]
-        return np.where(inside, np.minimum(0.0, height - price * load), 0.0)
+        """[E] a lower bound of h₁(l) − price·l over 0 ≤ l ≤ limit: the crossing of the tangents around it."""
+        every = np.arange(len(price), dtype=np.intp)
+        low, high = np.zeros(len(price), dtype=np.intp), self.points - 1
+        while np.any(high - low > 1):  # invariant: slope(low) < price ≤ slope(high), where there are such
+            middle = (low + high) // 2
+            less = self.at(every, middle)[0] < price
+            low, high = np.where(less, middle, low), np.where(less, high, middle)
+        (s0, b0, _), (s1, b1, _) = self.at(every, low), self.at(every, high)
+        rise = s1 - s0
+        cross = np.divide(b0 - b1, rise, out=self.limit.copy(), where=rise > 0)
+        inside = np.where(
+            s1 < price, s1 * self.limit + b1 - price * self.limit, s0 * cross + b0 - price * cross
+        )
+        return np.where(s0 >= price, 0.0, np.minimum(0.0, inside))
+
+    def _by_grid(self, engine: Index) -> Iterator[tuple[npt.NDArray[np.bool_], Grid]]:
+        of = self._round.layout.grid_of[engine]
+        for index, grid in enumerate(self._round.layout.grids):
+            mine = of == index
+            if mine.any():
+                yield mine, grid
 
 
 def reduced_costs(round_: Round, duals: Duals) -> tuple[Array, Array, Array]:
-    """[R, E] reduced costs of stay, free-move and paid-move columns; infinite where not usable."""
+    """[R, E] reduced costs of stay, free-move and paid-move columns; infinite where there is none."""
     layout = round_.layout
     base = layout.cost + layout.work * duals.engine - duals.row[:, None]
     base = np.where(round_.usable, base, np.inf)
-    free = base - duals.free[:, None]
+    free = np.where(round_.free[:, None] > 0, base - duals.free[:, None], np.inf)
     move = base + layout.gamma[:, None] + layout.kappa[:, None] * duals.engine - duals.step[:, None]
-    return base, free, move
+    return base, free, np.where(round_.free[:, None] < 1, move, np.inf)
 
 
 def lagrange_bound(
-    round_: Round, segments: Segments, duals: Duals, shed_floor: Array, shed_price: Array, step: float | None
+    round_: Round, tangents: Tangents, duals: Duals, shed_floor: Array, shed_price: Array, step: float | None
 ) -> float:
     """A lower bound of the objective in ms·requests/s, valid for any duals of the right sign."""
     d = round_.demand
@@ -116,6 +116,6 @@ def lagrange_bound(
     over = 0.0 if step is None else step
     return float(
         d @ (duals.row + duals.free * round_.free + duals.step * over + stay_part + moved)
-        + round_.scale @ segments.conjugate(duals.engine)
+        + round_.scale @ tangents.conjugate(duals.engine)
         + np.where(shed >= 0, shed * shed_floor, shed * np.maximum(d, shed_floor)).sum()
     )

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.bound import Duals, Segments, lagrange_bound, reduced_costs
+from optimizer.bound import Duals, Tangents, lagrange_bound, reduced_costs
+from optimizer.grid import Index
 from optimizer.layout import Layout, Round
 from optimizer.lp import Ints, Model, Status
 
@@ -26,7 +27,10 @@ FIRST_COLUMNS = 8
 """Columns per row to begin with: the nearest engines."""
 NEW_COLUMNS = 4
 """Columns per row and family added at a time."""
-FIRST_PIECES = 9
+NEAR = (-4096, -1024, -256, -64, -16, -4, -1, 0, 1, 4, 16, 64, 256, 1024, 4096)
+"""Grid points around an engine's load whose tangents are used next."""
+SLOTS = len(NEAR) + 5
+"""Pieces per engine: the above, three that may bind, and both ends of the grid."""
 PRICE_TOLERANCE = 1e-9
 MAX_ROUNDS = 200
 
@@ -60,11 +64,14 @@ class Component:
         self._engine = model.add_rows(True, np.zeros(engines))
         self._free = model.add_rows(False, zeros)
         self._step = model.add_rows(False, np.full(rows, np.inf))
-        none, ones = np.full(rows, -1, dtype=np.int32), np.ones(rows)
-        self._shed = model.add_columns(zeros, np.full(rows, np.inf), [self._demand, none], [ones, ones])
-        self._over = model.add_columns(zeros, np.full(rows, np.inf), [self._step, none], [-ones, ones])
+        ones = np.ones(rows)
+        self._shed = model.add_columns(zeros, np.full(rows, np.inf), [self._demand], [ones])
+        self._over = model.add_columns(zeros, np.full(rows, np.inf), [self._step], [-ones])
         self._flows = _Flows(layout)
-        self._pieces = _Pieces(layout)
+        count = engines * SLOTS
+        of_piece = np.repeat(self._engine, SLOTS)
+        pieces = model.add_columns(np.zeros(count), np.zeros(count), [of_piece], [-np.ones(count)])
+        self._pieces = _Pieces(layout, pieces)
 
     def solve(
         self,
@@ -88,18 +95,19 @@ class Component:
             if solution.status is Status.NONE:
                 break
             duals = self._duals(solution.duals, shed_price)
+            index = self._flows.all()
             complete = solution.status is Status.OPTIMAL and not self._grow(round_, solution.x, duals, step)
-            bound = lagrange_bound(round_, self._segments, duals, shed_floor, shed_price, step)
+            bound = lagrange_bound(round_, self._tangents, duals, shed_floor, shed_price, step)
             if best is not None:
                 bound = max(bound, best.bound)
-            best = self._flow(solution.x, duals, bound, complete, tuple(notes))
+            best = self._flow(index, solution.x, duals, bound, complete, tuple(notes))
             if complete or solution.status is Status.FEASIBLE:
                 break
         return best
 
     def _update(self, round_: Round, shed_floor: Array, shed_price: Array, step: float | None) -> None:
         model, d = self._model, round_.demand
-        self._segments = Segments.of(round_)
+        self._tangents = Tangents(round_)
         model.set_rhs(self._demand, d, equal=True)
         model.set_rhs(self._free, round_.free * d, equal=False)
         model.set_rhs(self._step, np.full(len(d), np.inf) if step is None else step * d, equal=False)
@@ -108,19 +116,17 @@ class Component:
         model.set_bounds(self._shed, np.maximum(d, shed_floor), shed_floor)
         self._add_flows(STAY, np.argwhere(round_.stay > 0))
         if not self._flows.count(FREE) and not self._flows.count(MOVE):
-            order = np.argsort(round_.layout.cost, axis=1, kind="stable")[:, :FIRST_COLUMNS]
+            count = FIRST_COLUMNS + 2 * len(self.layout.engines) // len(d)
+            order = np.argsort(round_.layout.cost, axis=1, kind="stable")[:, :count]
             first = np.stack([np.repeat(np.arange(len(d)), order.shape[1]), order.ravel()], axis=1)
             first = first[self.layout.mask[first[:, 0], first[:, 1]]]
             self._add_flows(FREE, first[round_.free[first[:, 0]] > 0])
             self._add_flows(MOVE, first[round_.free[first[:, 0]] < 1])
         index = self._flows.all()
         model.set_bounds(index.column, _flow_limits(round_, index))
-        for engine in range(0 if self._pieces.size else len(self.layout.engines)):
-            points = len(self.layout.grids[self.layout.grid_of[engine]].load)
-            self._pieces.want(engine, np.unique(np.linspace(0, points - 1, FIRST_PIECES).astype(int)))
-        self._sync_pieces(round_)
+        self._price_pieces(round_, np.arange(len(self.layout.engines), dtype=np.intp))
 
-    def _add_flows(self, family: int, pairs: npt.NDArray[np.intp]) -> int:
+    def _add_flows(self, family: int, pairs: Index) -> int:
         """Add the columns of a family that are missing; returns how many."""
         rows, engines = self._flows.missing(family, pairs)
         if not len(rows):
@@ -139,14 +145,9 @@ class Component:
         self._flows.add(family, rows, engines, columns)
         return len(rows)
 
-    def _sync_pieces(self, round_: Round) -> None:
-        """Bring the y columns in line with the wanted tangents and the round's numbers."""
-        new = self._pieces.unmade()
-        if len(new):
-            none = np.full(len(new), -1, dtype=np.int32)
-            zeros, ones = np.zeros(len(new)), np.ones(len(new))
-            self._pieces.made(self._model.add_columns(zeros, zeros, [self._engine[new], none], [-ones, ones]))
-        columns, slope, width = self._pieces.prices(round_, self._segments)
+    def _price_pieces(self, round_: Round, engines: Index) -> None:
+        """Bring the pieces of some engines in line with their tangents and the round's numbers."""
+        columns, slope, width = self._pieces.prices(round_, self._tangents, engines)
         self._model.set_costs(columns, slope)
         self._model.set_bounds(columns, width)
 
@@ -160,24 +161,21 @@ class Component:
 
     def _grow(self, round_: Round, x: Array, duals: Duals, step: float | None) -> bool:
         """Add every kind of column that could improve the solution; False when none could."""
-        load = np.maximum(0.0, self._pieces.loads(x))
-        grown = self._pieces.refine(round_, self._segments, load)
-        if grown:
-            self._sync_pieces(round_)
+        aimed = self._pieces.refine(round_, self._tangents, x)
+        self._price_pieces(round_, aimed)
         _, free, move = reduced_costs(round_, duals)
         added = 0
-        for family, reduced, open_ in ((FREE, free, round_.free > 0), (MOVE, move, round_.free < 1)):
-            wanted = np.where(open_[:, None], reduced, np.inf)
-            pairs = _most_negative(wanted, NEW_COLUMNS)
-            added += self._add_flows(family, pairs)
+        for family, reduced in ((FREE, free), (MOVE, move)):
+            added += self._add_flows(family, _most_negative(reduced, NEW_COLUMNS))
         if added:
             index = self._flows.all()
             fresh = index.tail(added)
             self._model.set_bounds(fresh.column, _flow_limits(round_, fresh))
-        return bool(grown or added)
+        return bool(len(aimed) or added)
 
-    def _flow(self, x: Array, duals: Duals, bound: float, exact: bool, notes: tuple[str, ...]) -> Flow:
-        index = self._flows.all()
+    def _flow(
+        self, index: FlowIndex, x: Array, duals: Duals, bound: float, exact: bool, notes: tuple[str, ...]
+    ) -> Flow:
         values = np.maximum(0.0, x[index.column])
         shape = self.layout.mask.shape
         total, free = np.zeros(shape), np.zeros(shape)
@@ -191,9 +189,9 @@ class Component:
 class FlowIndex:
     """Parallel arrays over the flow columns."""
 
-    family: npt.NDArray[np.intp]
-    row: npt.NDArray[np.intp]
-    engine: npt.NDArray[np.intp]
+    family: Index
+    row: Index
+    engine: Index
     column: Ints
 
     def tail(self, count: int) -> FlowIndex:
@@ -213,15 +211,11 @@ class _Flows:
     def count(self, family: int) -> int:
         return int((self._index.family == family).sum())
 
-    def missing(
-        self, family: int, pairs: npt.NDArray[np.intp]
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    def missing(self, family: int, pairs: Index) -> tuple[Index, Index]:
         fresh = pairs[~self._have[family, pairs[:, 0], pairs[:, 1]]]
         return fresh[:, 0], fresh[:, 1]
 
-    def add(
-        self, family: int, rows: npt.NDArray[np.intp], engines: npt.NDArray[np.intp], columns: Ints
-    ) -> None:
+    def add(self, family: int, rows: Index, engines: Index, columns: Ints) -> None:
         self._have[family, rows, engines] = True
         old = self._index
         self._index = FlowIndex(
@@ -236,67 +230,51 @@ class _Flows:
 
 
 class _Pieces:
-    """The tangents in use: which (engine, grid point) has which y column."""
+    """The tangents in use: a fixed number of y columns per engine, re-aimed around its load.
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._points = [set[int]() for _ in layout.engines]
-        self._engine = np.zeros(0, dtype=np.intp)
-        self._point = np.zeros(0, dtype=np.intp)
-        self._column = np.zeros(0, dtype=np.int32)
-        self._new: list[tuple[int, int]] = []
+    `points` [E, S] are grid indices in rising order; equal neighbours make a piece of no width. Only tangents
+    that do not bind are given up, so the bound of the program never falls.
+    """
 
-    @property
-    def size(self) -> int:
-        return len(self._column)
+    def __init__(self, layout: Layout, columns: Ints) -> None:
+        self.columns = columns.reshape(len(layout.engines), SLOTS)
+        last = np.array([layout.grids[g].points - 1 for g in layout.grid_of])
+        self.points = np.round(np.linspace(0, last, SLOTS, axis=1)).astype(np.intp)
 
-    def want(self, engine: int, points: npt.NDArray[np.intp]) -> bool:
-        new = set(points.tolist()) - self._points[engine]
-        self._points[engine] |= new
-        self._new += [(engine, point) for point in sorted(new)]
-        return bool(new)
+    def prices(self, round_: Round, tangents: Tangents, engines: Index) -> tuple[Ints, Array, Array]:
+        """(columns, slope, width in work/s of the engine), flat, of the pieces of some engines."""
+        shape = (len(engines), SLOTS)
+        flat = tangents.at(np.repeat(engines, SLOTS), self.points[engines].ravel())
+        slope, intercept, load = (part.reshape(shape) for part in flat)
+        rise = np.diff(slope, axis=1)
+        middle = (load[:, 1:] + load[:, :-1]) / 2
+        steep = rise > 1e-12 * np.maximum(1.0, np.abs(slope[:, 1:]))
+        cross = np.divide(-np.diff(intercept, axis=1), rise, out=middle, where=steep)
+        ends = np.concatenate(
+            [
+                np.zeros((len(engines), 1)),
+                np.clip(cross, load[:, :-1], load[:, 1:]),
+                tangents.limit[engines, None],
+            ],
+            axis=1,
+        )
+        width = np.maximum(0.0, np.diff(ends, axis=1)) * round_.scale[engines, None]
+        return self.columns[engines].ravel(), slope.ravel(), width.ravel()
 
-    def unmade(self) -> npt.NDArray[np.intp]:
-        return np.array([engine for engine, _ in self._new], dtype=np.intp)
-
-    def made(self, columns: Ints) -> None:
-        new = np.array(self._new, dtype=np.intp).reshape(-1, 2)
-        engine = np.concatenate([self._engine, new[:, 0]])
-        point = np.concatenate([self._point, new[:, 1]])
-        order = np.lexsort((point, engine))
-        self._engine, self._point = engine[order], point[order]
-        self._column = np.concatenate([self._column, columns])[order]
-        self._new.clear()
-
-    def prices(self, round_: Round, segments: Segments) -> tuple[Ints, Array, Array]:
-        """(columns, slope, width in work/s of the engine) of every piece."""
-        slope, intercept, load = segments.at(self._engine, self._point)
-        same = self._engine[1:] == self._engine[:-1]
-        rise = np.diff(slope)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cross = -np.diff(intercept) / rise
-        steep = rise > 1e-12 * np.maximum(1.0, np.abs(slope[1:]))
-        cross = np.clip(np.where(steep, cross, (load[1:] + load[:-1]) / 2), load[:-1], load[1:])
-        limit = segments.limit[self._engine]
-        start = np.concatenate([[0.0], np.where(same, cross, 0.0)])
-        end = np.concatenate([np.where(same, cross, limit[:-1]), limit[-1:]])
-        return self._column, slope, np.maximum(0.0, end - start) * round_.scale[self._engine]
-
-    def loads(self, x: Array) -> Array:
-        total: Array = np.bincount(self._engine, x[self._column], minlength=len(self._points)).astype(float)
-        return total
-
-    def refine(self, round_: Round, segments: Segments, load: Array) -> bool:
-        """Want the grid tangents that are violated at the given loads [E], with neighbours."""
-        grown = False
-        point = segments.point_at(load / np.maximum(round_.scale, 1e-300))
-        for engine in np.flatnonzero(round_.scale > 0).tolist():
-            at = int(point[engine])
-            if at not in self._points[engine]:
-                count = segments.points[engine]
-                near = np.array([at - 4, at - 2, at - 1, at, at + 1, at + 2, at + 4])
-                grown |= self.want(engine, near[(near >= 0) & (near < count)])
-        return grown
+    def refine(self, round_: Round, tangents: Tangents, x: Array) -> Index:
+        """Re-aim the engines whose load is not on its highest grid tangent; returns those engines."""
+        piece = np.maximum(0.0, x[self.columns])
+        load = piece.sum(axis=1)
+        best = tangents.highest_at(load / np.maximum(round_.scale, 1e-300))
+        loose = np.flatnonzero((round_.scale > 0) & ~(self.points == best[:, None]).any(axis=1))
+        if not len(loose):
+            return loose
+        top = SLOTS - 1 - np.argmax(piece[loose, ::-1] > 0, axis=1)
+        binding = [self.points[loose, np.clip(top + k, 0, SLOTS - 1)] for k in (-1, 0, 1)]
+        last = tangents.points[loose] - 1
+        wanted = [np.clip(best[loose] + step, 0, last) for step in NEAR]
+        self.points[loose] = np.sort(np.stack([*binding, *wanted, 0 * last, last], axis=1), axis=1)
+        return loose
 
 
 def _flow_limits(round_: Round, index: FlowIndex) -> Array:
@@ -304,11 +282,12 @@ def _flow_limits(round_: Round, index: FlowIndex) -> Array:
     row, engine = index.row, index.engine
     stay = round_.stay[row, engine]
     room = np.maximum(0.0, round_.layout.max_share[engine] - stay)
+    room = np.where(round_.layout.max_share[engine] < 1.0, room, np.inf)
     part = np.where(index.family == STAY, stay, room)
     return np.where(round_.usable[row, engine], part * round_.demand[row], 0.0)
 
 
-def _most_negative(reduced: Array, count: int) -> npt.NDArray[np.intp]:
+def _most_negative(reduced: Array, count: int) -> Index:
     """(row, engine) of the `count` most negative entries of each row."""
     count = min(count, reduced.shape[1])
     best = np.argpartition(reduced, count - 1, axis=1)[:, :count]

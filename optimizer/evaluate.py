@@ -47,11 +47,16 @@ def loads(round_: Round, x: Array) -> Array:
     return total
 
 
-def moved_rps(round_: Round, x: Array) -> Array:
-    """[R] requests/s of a flow that move and have to pay for it."""
-    arrived = np.maximum(0.0, x - round_.stay * round_.demand[:, None]).sum(axis=1)
-    paid: Array = np.maximum(0.0, arrived - round_.free * round_.demand)
-    return paid
+def paid_moves(round_: Round, x: Array) -> Array:
+    """[R, E] requests/s of a flow that arrive somewhere new and have to pay for it.
+
+    What a row may move free of churn is credited to its arrivals in proportion.
+    """
+    arrived = np.maximum(0.0, x - round_.stay * round_.demand[:, None])
+    total = arrived.sum(axis=1)
+    paid = np.maximum(0.0, total - round_.free * round_.demand)
+    part = np.divide(paid, total, out=np.zeros_like(total), where=total > 0)
+    return arrived * part[:, None]
 
 
 def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
@@ -59,7 +64,9 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     layout = round_.layout
     load = loads(round_, x)
     feasible = bool(np.all(load <= round_.capacity * OVER + 1e-12) and not np.any(x[~round_.usable] > 0))
+    moved = paid_moves(round_, x)
     h, _ = round_.curves(load)
+    h_moved, _ = round_.curves(load + layout.kappa @ moved)
     ttft, tbot = round_.latency(load)
     per_engine = x.sum(axis=0)
     tokens = layout.tokens @ x
@@ -68,7 +75,7 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     return Cost(
         network=network,
         engine=float((x * layout.idle).sum() + h.sum()),
-        churn=float(layout.gamma @ moved_rps(round_, x)),
+        churn=float(layout.gamma @ moved.sum(axis=1) + np.where(h_moved > h, h_moved - h, 0.0).sum()),
         shed=float(shed @ shed_price),
         true_latency=network + float(per_engine[used] @ ttft[used] + tokens[used] @ tbot[used]),
         served_rps=float(per_engine.sum()),

@@ -1,8 +1,9 @@
 """The fixed tangent grid of a profile: where the planner may linearise its cost.
 
 One grid per (curve, largest load of a replica): 256 points spaced so that every gap has the same error for
-the reference mix of TTFT and TBOT. It depends on the policy only, never on demand or on an earlier plan, so
-plans from different starts end on the same pieces (DESIGN plan page, "Convexity made linear").
+the reference mix of TTFT and TBOT, each gap divided evenly again for small fleets. It depends on the policy
+only, never on demand or on an earlier plan, so plans from different starts end on the same pieces (DESIGN
+plan page, "Convexity made linear").
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from optimizer.profile import Harmonic, Table
 
 Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
 
 POINTS = 256
 REFERENCE_TOKENS = 200.0
@@ -23,31 +25,45 @@ REFERENCE_TOKENS = 200.0
 
 @dataclass(frozen=True)
 class Grid:
-    """Tangent points of one replica and the congestion terms there; all arrays are [P]."""
+    """Tangent points of one replica. A point's index counts the `fine` divisions of each gap."""
 
     curve: Harmonic | Table
     limit: float
     """Largest planned load of a replica, work/s."""
     load: Array
-    a: Array
-    da: Array
-    b: Array
-    db: Array
+    """[P] the coarse points, from 0 to `limit`."""
+    fine: int
+    """Divisions of each gap."""
     idle_ms: tuple[float, float]
     """TTFT(0), TBOT(0)."""
 
-    def slopes(self, rho: float, omega: float) -> tuple[Array, Array]:
-        """Slope and intercept of every tangent of h₁ = rho·A + omega·B."""
-        slope = rho * self.da + omega * self.db
-        return slope, rho * self.a + omega * self.b - slope * self.load
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return (len(self.load) - 1) * self.fine + 1
+
+    def loads(self, point: Index) -> Array:
+        """The loads of points."""
+        gap = np.minimum(point // self.fine, max(0, len(self.load) - 2))
+        upper = np.minimum(gap + 1, len(self.load) - 1)
+        part = (point - gap * self.fine) / self.fine
+        at: Array = self.load[gap] + (self.load[upper] - self.load[gap]) * part
+        return at
+
+    def below(self, load: Array) -> Index:
+        """The last point at or below each load."""
+        gap = np.clip(np.searchsorted(self.load, load, side="right") - 1, 0, max(0, len(self.load) - 2))
+        upper = np.minimum(gap + 1, len(self.load) - 1)
+        width = self.load[upper] - self.load[gap]
+        part = np.divide(load - self.load[gap], width, out=np.zeros(len(load)), where=width > 0)
+        point: Index = gap * self.fine + np.floor(np.clip(part, 0.0, 1.0) * self.fine).astype(np.intp)
+        return np.minimum(point, self.points - 1)
 
 
-def make_grid(curve: Harmonic | Table, limit: float) -> Grid:
+def make_grid(curve: Harmonic | Table, limit: float, fine: int) -> Grid:
     """The grid of `curve` on [0, limit]."""
-    load = _points(curve, limit)
-    a, da, b, db = curve.congestion(load)
     ttft, tbot = curve.latency(np.zeros(1))
-    return Grid(curve, limit, load, a, da, b, db, (float(ttft[0]), float(tbot[0])))
+    return Grid(curve, limit, _points(curve, limit), fine, (float(ttft[0]), float(tbot[0])))
 
 
 def _points(curve: Harmonic | Table, limit: float) -> Array:
@@ -64,14 +80,3 @@ def _points(curve: Harmonic | Table, limit: float) -> Array:
     spots = np.interp(np.linspace(0.0, effort[-1], POINTS - 2 * len(corners)), effort, fine)
     sides = [side for c in corners for side in (c, np.nextafter(c, np.inf))]
     return np.unique(np.concatenate([spots, sides]))
-
-
-def kinks(slope: Array, intercept: Array, load: Array) -> Array:
-    """Loads where consecutive tangents cross, [P−1]; between their points, halfway for equal tangents."""
-    rise = np.diff(slope)
-    middle = (load[1:] + load[:-1]) / 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cross = -np.diff(intercept) / rise
-    return np.clip(
-        np.where(rise > 1e-12 * np.maximum(1.0, np.abs(slope[1:])), cross, middle), load[:-1], load[1:]
-    )

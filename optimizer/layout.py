@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.grid import Grid, make_grid
+from optimizer.grid import Grid, Index, make_grid
 from optimizer.problem import SHED, Engine, Problem
 
 Array = npt.NDArray[np.float64]
@@ -24,6 +24,9 @@ Mask = npt.NDArray[np.bool_]
 TIE_BREAK_MS = 0.01
 """Each pair's cost is lowered by at most this, by a hash of the names: equal engines are told apart the
 same way everywhere. Lowered, so that a bound for the perturbed cost holds for the true one."""
+
+FINE = ((64, 256), (256, 16))
+"""(largest number of engines, divisions of each grid gap): small fleets get a finer grid."""
 
 TINY_DEMAND = 1e-6
 """A row without demand is planned with this part of the median demand: it needs shares too."""
@@ -60,7 +63,7 @@ class Layout:
     """[E]"""
     grids: tuple[Grid, ...]
     """One per distinct (curve, limit)."""
-    grid_of: npt.NDArray[np.intp]
+    grid_of: Index
     """[E] index into grids."""
 
     @cached_property
@@ -214,7 +217,8 @@ class _Statics:
         )
 
 
-def _grids(specs: Sequence[Engine]) -> tuple[tuple[Grid, ...], npt.NDArray[np.intp]]:
+def _grids(specs: Sequence[Engine]) -> tuple[tuple[Grid, ...], Index]:
+    fine = next((divisions for size, divisions in FINE if len(specs) <= size), 1)
     order: dict[object, int] = {}
     grids: list[Grid] = []
     of = []
@@ -222,7 +226,7 @@ def _grids(specs: Sequence[Engine]) -> tuple[tuple[Grid, ...], npt.NDArray[np.in
         key = (spec.profile.curve, spec.replica_limit_rps)
         if key not in order:
             order[key] = len(grids)
-            grids.append(make_grid(spec.profile.curve, spec.replica_limit_rps))
+            grids.append(make_grid(spec.profile.curve, spec.replica_limit_rps, fine))
         of.append(order[key])
     return tuple(grids), np.array(of, dtype=np.intp)
 

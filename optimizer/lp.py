@@ -30,6 +30,9 @@ Ints = npt.NDArray[np.int32]
 
 DUAL_TOLERANCE = 1e-9
 
+FEASIBLE = 2
+"""HiGHS' `kSolutionStatusFeasible`; its other statuses must not be published from."""
+
 OPEN = 1e15
 """Right-hand side of a row without limit, for PuLP, which knows no infinite one."""
 
@@ -89,6 +92,7 @@ class Model:
         self._clock = clock
         self._lp = pulp.LpProblem(name, pulp.LpMinimize)
         self._lp.setObjective(pulp.LpAffineExpression())
+        self._cost, self._low, self._up = (np.zeros(0) for _ in range(3))
         self._vars: list[pulp.LpVariable] = []
         self._rows: list[pulp.LpConstraint] = []
         self._bridge = Bridge() if highspy is not None else None
@@ -129,6 +133,8 @@ class Model:
         first, count = len(self._vars), len(cost)
         low = np.zeros(count) if lower is None else lower
         self._mirror(first, cost, low, upper, rows, values)
+        self._cost = np.concatenate([self._cost, cost])
+        self._low, self._up = np.concatenate([self._low, low]), np.concatenate([self._up, upper])
         index = np.stack(rows, axis=1).astype(np.int32)
         value = np.stack(values, axis=1)
         present = index >= 0
@@ -143,11 +149,10 @@ class Model:
         self, first: int, cost: Array, low: Array, upper: Array, rows: Sequence[Ints], values: Sequence[Array]
     ) -> None:
         new = [
-            pulp.LpVariable(f"c{first + j}", a, _bounded(b))
+            self._lp.add_variable(f"c{first + j}", a, _bounded(b))
             for j, (a, b) in enumerate(zip(low.tolist(), upper.tolist(), strict=True))
         ]
         self._vars += new
-        self._lp.addVariables(new)
         objective = self._lp.objective
         for var, price in zip(new, cost.tolist(), strict=True):
             objective[var] = price
@@ -157,18 +162,24 @@ class Model:
                     self._rows[row].expr[var] = value
 
     def set_bounds(self, columns: Ints, upper: Array, lower: Array | None = None) -> None:
-        """Change the bounds of columns."""
+        """Change the bounds of columns; what is unchanged costs nothing."""
+        low = np.zeros(len(columns)) if lower is None else lower
+        new = (self._up[columns] != upper) | (self._low[columns] != low)
+        columns, low, upper = columns[new], low[new], upper[new]
         if not len(columns):
             return
-        low = np.zeros(len(columns)) if lower is None else lower
+        self._low[columns], self._up[columns] = low, upper
         for j, a, b in zip(columns.tolist(), low.tolist(), upper.tolist(), strict=True):
             self._vars[j].lowBound, self._vars[j].upBound = a, _bounded(b)
         self._queue(lambda h: h.changeColsBounds(len(columns), columns, low, upper))
 
     def set_costs(self, columns: Ints, cost: Array) -> None:
-        """Change the costs of columns."""
+        """Change the costs of columns; what is unchanged costs nothing."""
+        new = self._cost[columns] != cost
+        columns, cost = columns[new], cost[new]
         if not len(columns):
             return
+        self._cost[columns] = cost
         for j, price in zip(columns.tolist(), cost.tolist(), strict=True):
             self._lp.objective[self._vars[j]] = price
         self._queue(lambda h: h.changeColsCost(len(columns), columns, cost))
@@ -202,10 +213,10 @@ class Model:
         self._lp.solve(self._bridge)
         highs = self._lp.solverModel
         solution = highs.getSolution()
-        status = Status.NONE
-        if highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+        status, end = Status.NONE, highs.getModelStatus()
+        if end == highspy.HighsModelStatus.kOptimal:
             status = Status.OPTIMAL
-        elif highs.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
+        elif end == highspy.HighsModelStatus.kTimeLimit and highs.getInfo().primal_solution_status == FEASIBLE:
             status = Status.FEASIBLE
         return Solution(status, np.array(solution.col_value), np.array(solution.row_dual), rung)
 
