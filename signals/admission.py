@@ -1,7 +1,7 @@
 """Who may report what: frozen rules that the policy fills, and the check of a hello against them.
 
-A rule that cannot be met is a refusal with the result label of `headrace_reports_total` and a reason that
-says what was expected. Identity is checked by the service, which sees the connection.
+A rule that is not met is a refusal, with the result label of `headrace_reports_total` and a reason that says
+what was expected.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from signals.identity import IdentityRule, Proof, Refused
 from signals.messages import Hello
 
 MAX_STRING_BYTES = 256
@@ -20,15 +21,6 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _METADATA = frozenset(map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", "100.100.100.200")))
 """Instance metadata services: an Envoy that sends requests there hands out credentials."""
-
-
-class Refused(Exception):
-    """A report is not taken. `code` is a result label of `headrace_reports_total`."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(f"{code}: {reason}")
-        self.code = code
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +45,13 @@ class Admission:
     fleet: str
     engines: Mapping[str, EngineRule] = field(default_factory=dict)
     insecure_dev: bool = False
-    """Everything is loopback: replica addresses must be, and need no CIDR."""
+    """Everything is loopback: replica addresses must be, and need no CIDR and no identity."""
+    identity: IdentityRule | None = None
+    """What proves an engine's name. None: nothing does, so nothing is taken beyond `insecure_dev`."""
     own_addresses: frozenset[Address] = frozenset()
     """The control plane's own; never an endpoint (unless everything is loopback)."""
 
-    def check(self, hello: Hello) -> EngineRule:
+    def check(self, hello: Hello, proof: Proof) -> EngineRule:
         """The rule of the hello's engine; Refused when anything disagrees with it."""
         _check_form(hello)
         if hello.fleet != self.fleet:
@@ -65,6 +59,8 @@ class Admission:
         rule = self.engines.get(hello.engine)
         if rule is None:
             raise Refused("unknown_engine", f"no engine {hello.engine!r} takes reports by the policy")
+        if not self.insecure_dev:
+            (self.identity or IdentityRule()).check(hello.engine, hello.region, hello.cluster, proof)
         if hello.region != rule.region:
             raise Refused("conflict", f"{hello.engine} is in region {rule.region!r}, not {hello.region!r}")
         if rule.clusters and hello.cluster not in rule.clusters:

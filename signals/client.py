@@ -122,6 +122,13 @@ class ReportClient:
         async with self._changed:
             await self._changed.wait_for(lambda: any(link.connected for link in self.links.values()))
 
+    async def answered(self) -> None:
+        """Wait until at least one control plane has accepted or refused the hello; see `links`."""
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: any(link.connected or link.refused for link in self.links.values())
+            )
+
     def _all_acked(self) -> bool:
         connected = [link for link in self.links.values() if link.connected]
         return bool(connected) and all(link.drain_acked for link in connected)
@@ -196,6 +203,7 @@ class ReportClient:
             if directive.refuse is not None:
                 refusal = directive.refuse
                 link.refused = f"{refusal.code}: {refusal.reason}"
+                await self._set(link, connected=False, drain_acked=False)
                 _log.warning("report refused by %s: %s", link.target, link.refused)
                 return float(refusal.retry_after_ms) / 1000
             # A reporter whose clock went back restarts below what was accepted: catch up.

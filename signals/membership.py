@@ -16,11 +16,11 @@ The reports' way is *sound* while at least half of the engine's replicas report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from signals.admission import Refused
+from signals.identity import Refused
 from signals.readings import Reading, Signal
 from signals.replicas import (
     Announcement,
@@ -33,6 +33,7 @@ from signals.replicas import (
     Report,
     StaticMember,
 )
+from signals.wave import WaveGuard
 
 FAILURES = 3
 VALID_FOR_RANGE_S = (1.0, 60.0)
@@ -53,6 +54,9 @@ class _Record:
     failures_at_loss: float = 0.0
     sent_since_loss: float | None = None
     """Requests sent to the engine by the latest look since the loss, None before the first."""
+    failures_at_hold: float = 0.0
+    suspicion: str = ""
+    """Why it is quarantined although it says READY and its address is its own."""
 
 
 def _ignore(event: MemberEvent) -> None:
@@ -67,11 +71,13 @@ class Membership:
         *,
         hold_s: float = 1800.0,
         restore_s: float = 60.0,
+        wave: WaveGuard | None = None,
         on_change: Callable[[], None] = lambda: None,
         on_event: Callable[[MemberEvent], None] = _ignore,
     ) -> None:
         self._hold_s = hold_s
         self._restore_s = restore_s
+        self._wave = wave or WaveGuard()
         self._on_change = on_change
         self._on_event = on_event
         self._records: dict[ReplicaKey, _Record] = {}
@@ -145,6 +151,13 @@ class Membership:
         self._publish()
         return key in self._records
 
+    def expel(self, key: ReplicaKey, stream: int, reason: str) -> None:
+        """The replica that reports on a stream may not be a member any more."""
+        record = self._records.get(key)
+        if record is not None and record.stream == stream:
+            self._remove(record, reason)
+            self._publish()
+
     def sequence(self, key: ReplicaKey) -> int:
         """Highest sequence accepted of a replica, 0 for none."""
         record = self._records.get(key)
@@ -176,6 +189,8 @@ class Membership:
         self._failures[engine] = connect_failures
         sound = self._mostly_reporting(engine)
         for record in self._of(engine):
+            if record.replica.held and connect_failures - record.failures_at_hold >= FAILURES:
+                self._let_go(record)
             if record.stream is not None or record.replica.presence is Presence.CONFIGURED:
                 continue
             failing = connect_failures - record.failures_at_loss >= FAILURES
@@ -183,6 +198,24 @@ class Membership:
             record.sent_since_loss = sent
             if failing and (sound or unreachable):
                 self._remove(record, "stream lost and connections fail" if sound else "engine unreachable")
+        self._publish()
+
+    def accept_wave(self) -> None:
+        """An operator means it: every held replica leaves as it said."""
+        for record in self._records.values():
+            self._let_go(record)
+        self._publish()
+
+    def penalise(self, penalties: Mapping[ReplicaKey, float], suspicions: Mapping[ReplicaKey, str]) -> None:
+        """Take the fraction of a healthy replica's traffic, (0, 1], and the reasons for quarantine, of every
+        replica that is named; all others have none."""
+        for key, record in self._records.items():
+            penalty = round(penalties.get(key, 1.0), 2)
+            record.suspicion = suspicions.get(key, "")
+            if record.replica.penalty != penalty:
+                record.replica = replace(record.replica, penalty=penalty)
+                self._dirty = True
+        self._settle_addresses()
         self._publish()
 
     def tick(self, now: float) -> None:
@@ -244,9 +277,12 @@ class Membership:
         low, high = VALID_FOR_RANGE_S
         record.fresh_until = now + min(max(report.valid_for_s, low), high)
         before = record.replica
+        believed = self._believes(record, report.state, now)
+        state = report.state if believed else ReplicaState.READY
         record.replica = replace(
             before,
-            state=report.state,
+            state=state,
+            held=None if believed else report.state,
             reason=report.reason,
             presence=Presence.REPORTING,
             silent_since=None,
@@ -256,10 +292,22 @@ class Membership:
         self._view = None
         if before.presence in (Presence.SILENT, Presence.RESTORED):
             self._on_event(MemberEvent("reporting", record.replica))
-        if before.state is not report.state:
+        if before.state is not state:
             self._dirty = True
-            self._on_event(MemberEvent(report.state.value, record.replica, report.reason))
+            self._on_event(MemberEvent(state.value, record.replica, report.reason))
+        if before.held is None and not believed:
+            record.failures_at_hold = self._failures.get(before.key.engine, 0.0)
+            self._on_event(MemberEvent("held", record.replica, report.reason))
         return "invalid" if report.invalid else "accepted"
+
+    def _believes(self, record: _Record, state: ReplicaState, now: float) -> bool:
+        replica = record.replica
+        if state not in _LEAVING or replica.state is not ReplicaState.READY:
+            return True
+        if replica.held is not None:
+            return False
+        ready = sum(other.replica.state is ReplicaState.READY for other in self._records.values())
+        return self._wave.believes(replica.key, ready, now)
 
     def _silence(self, record: _Record, now: float, reason: str) -> None:
         if record.replica.presence is Presence.REPORTING:
@@ -329,10 +377,17 @@ class Membership:
     def _quarantine(self, record: _Record, holder: _Record) -> None:
         owner = holder.replica.key
         conflict = f"address held by {owner.engine} {owner.replica_id}" if holder is not record else ""
-        if record.replica.quarantined != conflict:
-            record.replica = replace(record.replica, quarantined=conflict)
+        reason = conflict or record.suspicion
+        if record.replica.quarantined != reason:
+            record.replica = replace(record.replica, quarantined=reason)
             self._dirty = True
-            self._on_event(MemberEvent("quarantined" if conflict else "released", record.replica, conflict))
+            self._on_event(MemberEvent("quarantined" if reason else "released", record.replica, reason))
+
+    def _let_go(self, record: _Record) -> None:
+        if state := record.replica.held:
+            record.replica = replace(record.replica, state=state, held=None)
+            self._dirty = True
+            self._on_event(MemberEvent(state.value, record.replica, record.replica.reason))
 
     def _of(self, engine: str) -> list[_Record]:
         return [record for record in self._records.values() if record.replica.key.engine == engine]

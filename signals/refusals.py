@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from signals.admission import Refused
+from signals.identity import Refused
 
 _MAX = 1000
 

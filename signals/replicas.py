@@ -77,6 +77,8 @@ class Replica:
     reported_at: float | None = None
     silent_since: float | None = None
     readings: Mapping[Signal, Reading] = field(default_factory=dict)
+    held: ReplicaState | None = None
+    """DRAINING or DOWN when it says so amid a wave that is not believed; `state` stays READY."""
     penalty: float = 1.0
     """Fraction of a healthy replica's traffic, in (0, 1]."""
     count: int = 1
@@ -117,8 +119,8 @@ class MembershipView:
 
 @dataclass(frozen=True, slots=True)
 class MemberEvent:
-    """Something an operator may want to read. `kind`: joined, ready, draining, down, silent, reporting, left,
-    quarantined, released."""
+    """Something an operator may want to read. `kind`: joined, rejoined, starting, ready, draining, down,
+    held (leaving amid a wave, not believed), silent, reporting, left, quarantined, released."""
 
     kind: str
     replica: Replica

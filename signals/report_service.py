@@ -25,6 +25,14 @@ from signals.report_stream import ReportLimits, ReportStream, StreamContext
 
 _HARD_LIMIT_BYTES = 2 * 1024 * 1024
 """gRPC's own limit, above ours: what it refuses is gone before it can be counted."""
+_MAX_STREAMS = 20_000
+_SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", _HARD_LIMIT_BYTES),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.so_reuseport", 0),
+)
 
 
 async def _never(key: ReplicaKey) -> None:
@@ -67,34 +75,37 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
         self._server: Any = None
         self._ticker: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen and serve until `stop`. Returns the bound port (for port 0).
 
-        Raises ValueError for a listener beyond loopback, OSError when the address cannot be bound.
+        Raises ValueError when that would be open to anybody: plaintext beyond insecure development mode on
+        loopback, or no identity rule. Raises OSError when the address cannot be bound.
         """
-        if not (self.admission.insecure_dev and _is_loopback(host)):
-            raise ValueError(
-                f"load reports on {host}: plaintext is taken on loopback in insecure development mode only"
-            )
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", _HARD_LIMIT_BYTES),
-                ("grpc.keepalive_time_ms", 30_000),
-                ("grpc.keepalive_timeout_ms", 10_000),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
+        self._check_start(host, credentials)
+        server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS)
         server.add_generic_rpc_handlers((self,))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound = int(server.add_insecure_port(address))
+            bound = (
+                server.add_insecure_port(address)
+                if credentials is None
+                else server.add_secure_port(address, credentials)
+            )
         except RuntimeError as error:
             raise OSError(f"cannot listen for load reports on {address}: {error}") from error
         await server.start()
         self._server = server
         self._ticker = asyncio.create_task(self._tick())
-        return bound
+        return int(bound)
+
+    def _check_start(self, host: str, credentials: grpc.ServerCredentials | None) -> None:
+        if self.admission.insecure_dev:
+            if not _is_loopback(host):
+                raise ValueError(f"load reports on {host}: insecure development mode is for loopback only")
+        elif credentials is None:
+            raise ValueError(f"load reports on {host} need TLS (or insecure development mode, on loopback)")
+        elif self.admission.identity is None:
+            raise ValueError(f"load reports on {host} need an identity rule: certificate names or tokens")
 
     async def stop(self, grace_s: float = 0.2) -> None:
         """End all streams and stop listening. Members stay as they were."""

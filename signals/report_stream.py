@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from signals.admission import MAX_STRING_BYTES, Admission, Refused
+from signals.admission import MAX_STRING_BYTES, Admission
+from signals.identity import Refused, proof_of
 from signals.membership import Membership
 from signals.messages import Directive, Hello, Refusal, ReportMessage, Sample, State
 from signals.probe import Prober
@@ -87,6 +88,10 @@ class ReportStream:
         self._messages = messages
         self._context = context
         self._engine = ""
+        self._hello = Hello()
+        self._proof = proof_of(context)
+        self._admission: Admission | None = None
+        """The rules that the reporter was last judged by."""
         self._key: ReplicaKey | None = None
         self._stream = 0
         self._state = ReplicaState.STARTING
@@ -123,7 +128,8 @@ class ReportStream:
     def _join(self, hello: Hello, report: Report | None) -> None:
         shared = self._shared
         self._engine = hello.engine[:MAX_STRING_BYTES]
-        rule = shared.admission().check(hello)
+        self._hello, self._admission = hello, shared.admission()
+        rule = self._admission.check(hello, self._proof)
         if shared.streams[hello.engine] >= shared.limits.streams_per_engine:
             raise Refused(
                 "conflict", f"{hello.engine} has {shared.limits.streams_per_engine} streams, the limit"
@@ -144,6 +150,7 @@ class ReportStream:
     def _take(self, message: ReportMessage) -> None:
         """One later message. A sample that cannot be used is counted and the stream goes on."""
         assert self._key is not None
+        self._judge_again()
         if message.sample is None:
             raise Refused("invalid", "a message without a sample")
         try:
@@ -153,12 +160,26 @@ class ReportStream:
             self._shared.refusals.add(self._context.peer(), self._engine, refusal, self._shared.clock())
             return
         result = self._shared.membership.apply(self._key, self._stream, report, self._shared.clock())
+        if result == "stale":
+            raise Refused("stale", "another stream of this replica took over, or it was removed")
         self._shared.on_result(result)
         if result == "replayed":
             self._say()  # the acknowledged sequence lets a reporter with a wrong clock catch up
-        elif result != "stale" and report.state is not self._state:
+        elif report.state is not self._state:
             self._follow(report.state)
             self._say()
+
+    def _judge_again(self) -> None:
+        """After a policy reload. A replica that the new rules do not admit is no member any more."""
+        rules = self._shared.admission()
+        if rules is not self._admission:
+            assert self._key is not None
+            try:
+                rules.check(self._hello, self._proof)
+            except Refused as refusal:
+                self._shared.membership.expel(self._key, self._stream, str(refusal))
+                raise
+            self._admission = rules
 
     def _follow(self, state: ReplicaState) -> None:
         """Drain begins: await the Envoys. The replica comes back: nothing is drained any more."""

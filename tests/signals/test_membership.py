@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from signals.admission import Refused
+from signals.identity import Refused
 from signals.membership import Membership
 from signals.readings import Signal, SignalState
 from signals.replicas import (
@@ -312,3 +312,69 @@ def test_an_engine_scales_to_zero_and_back(told):
     assert told.core.view().ready_count("h100") == 0
     joined(told, "r1", now=2.0, incarnation=2)
     assert told.core.view().ready_count("h100") == 1
+
+
+def fleet_of(told: Told, engines: int, replicas: int) -> list[tuple[ReplicaKey, int]]:
+    return [
+        joined(told, f"r{number}", engine=f"e{engine}", address=f"10.0.{engine}.1")
+        for engine in range(engines)
+        for number in range(replicas)
+    ]
+
+
+def test_a_wave_of_draining_over_most_of_the_fleet_is_held(told):
+    streams = fleet_of(told, engines=3, replicas=4)
+    for key, stream in streams:
+        told.core.apply(key, stream, report(2, state=DRAINING), 1.0)
+    view = told.core.view()
+    assert sum(view.ready_count(engine) for engine in view.engines) == 6
+    held = [replica for found in view.engines.values() for replica in found if replica.held is DRAINING]
+    assert len(held) == 6
+    assert told.events.count(("held", held[0].key.replica_id)) >= 1
+    for key, stream in streams:
+        told.core.apply(key, stream, report(3, state=DRAINING), 30.0)
+    assert sum(told.core.view().ready_count(engine) for engine in view.engines) == 6, (
+        "repeating does not help"
+    )
+    told.core.accept_wave()
+    assert sum(told.core.view().ready_count(engine) for engine in view.engines) == 0
+
+
+def test_a_held_replica_that_really_fails_is_let_go(told):
+    for key, stream in fleet_of(told, engines=3, replicas=4):
+        told.core.apply(key, stream, report(2, state=DRAINING), 1.0)
+    told.core.evidence("e2", connect_failures=3, sent=100)
+    assert told.core.view().ready_count("e2") == 0
+
+
+def test_a_rollout_engine_by_engine_is_no_wave(told):
+    for number, (key, stream) in enumerate(fleet_of(told, engines=3, replicas=4)):
+        told.core.apply(key, stream, report(2, state=DRAINING), number * 11.0)
+    assert all(replica.held is None for found in told.core.view().engines.values() for replica in found)
+
+
+def test_draining_a_whole_engine_is_no_wave(told):
+    for key, stream in fleet_of(told, engines=1, replicas=8):
+        told.core.apply(key, stream, report(2, state=DRAINING), 1.0)
+    assert told.core.view().ready_count("e0") == 0
+
+
+def test_penalties_and_suspicions_hold_until_the_next_ones(told):
+    key, _ = joined(told, "r1")
+    joined(told, "r2")
+    told.core.penalise({key: 0.3}, {})
+    assert told.replica("r1").penalty == 0.3
+    told.core.penalise({}, {key: "takes requests and gives no tokens"})
+    assert told.replica("r1").penalty == 1.0
+    assert not told.replica("r1").ready
+    changes = told.changes
+    told.core.penalise({}, {key: "takes requests and gives no tokens"})
+    assert told.changes == changes
+    told.core.penalise({}, {})
+    assert told.replica("r1").ready
+
+
+def test_a_replica_that_the_policy_no_longer_admits_is_removed_at_once(told):
+    key, stream = joined(told, "r1")
+    told.core.expel(key, stream, "address outside the region")
+    assert told.ids() == set()
