@@ -9,7 +9,7 @@ The reports' way is *sound* while at least half of the engine's replicas report.
 - refused: its stream is lost, and a connection to it is refused where one had succeeded before.
 - failing: its stream is lost, Envoys saw `FAILURES` connect failures to its engine since, the way is sound.
 - unreachable: its stream is lost, Envoys saw `FAILURES` connect failures to its engine since, and sent
-  nothing to the engine between two looks.
+  nothing to the engine between two looks `look_s` apart (longer than an Envoy's flush interval).
 - replaced: its stream is lost and another replica of its engine reports from its address.
 - long hold: it is silent for `hold_s`, or unheard for `restore_s` after a restart, and the way is sound.
 """
@@ -52,8 +52,9 @@ class _Record:
     connected_once: bool = False
     """A connection to it succeeded, so that a refused one means something."""
     failures_at_loss: float = 0.0
-    sent_since_loss: float | None = None
-    """Requests sent to the engine by the latest look since the loss, None before the first."""
+    looked_at: float | None = None
+    """Time of the latest look at the engine's traffic since the loss, and what had been sent by then."""
+    sent_by_then: float = 0.0
     failures_at_hold: float = 0.0
     suspicion: str = ""
     """Why it is quarantined although it says READY and its address is its own."""
@@ -71,12 +72,14 @@ class Membership:
         *,
         hold_s: float = 1800.0,
         restore_s: float = 60.0,
+        look_s: float = 6.0,
         wave: WaveGuard | None = None,
         on_change: Callable[[], None] = lambda: None,
         on_event: Callable[[MemberEvent], None] = _ignore,
     ) -> None:
         self._hold_s = hold_s
         self._restore_s = restore_s
+        self._look_s = look_s
         self._wave = wave or WaveGuard()
         self._on_change = on_change
         self._on_event = on_event
@@ -84,6 +87,8 @@ class Membership:
         self._failures: dict[str, float] = {}
         self._order = count()
         self._streams = count(1)
+        self._now = 0.0
+        """Time of the latest tick."""
         self._version = 0
         self._dirty = False
         self._view: MembershipView | None = None
@@ -143,7 +148,7 @@ class Membership:
         if record is None or record.stream != stream:
             return False
         record.stream = None
-        record.failures_at_loss, record.sent_since_loss = self._failures.get(key.engine, 0.0), None
+        record.failures_at_loss, record.looked_at = self._failures.get(key.engine, 0.0), None
         if record.replica.state in _LEAVING:
             self._remove(record, f"stream ended after {record.replica.state.value}")
         else:
@@ -193,12 +198,21 @@ class Membership:
                 self._let_go(record)
             if record.stream is not None or record.replica.presence is Presence.CONFIGURED:
                 continue
+            unreachable = self._nothing_sent(record, sent)
             failing = connect_failures - record.failures_at_loss >= FAILURES
-            unreachable = record.sent_since_loss is not None and sent <= record.sent_since_loss
-            record.sent_since_loss = sent
             if failing and (sound or unreachable):
                 self._remove(record, "stream lost and connections fail" if sound else "engine unreachable")
         self._publish()
+
+    def _nothing_sent(self, record: _Record, sent: float) -> bool:
+        """Whether nothing was sent to the engine since a look long enough ago; then looks anew."""
+        if record.looked_at is None:
+            record.looked_at, record.sent_by_then = self._now, sent
+        if self._now - record.looked_at < self._look_s:
+            return False
+        nothing = sent <= record.sent_by_then
+        record.looked_at, record.sent_by_then = self._now, sent
+        return nothing
 
     def accept_wave(self) -> None:
         """An operator means it: every held replica leaves as it said."""
@@ -220,6 +234,7 @@ class Membership:
 
     def tick(self, now: float) -> None:
         """Let time pass: samples go stale, long silence ends."""
+        self._now = now
         for record in list(self._records.values()):
             replica = record.replica
             if replica.presence is Presence.REPORTING and now > record.fresh_until:

@@ -97,10 +97,19 @@ class MetricsDecoder:
 
 def _points(family: Any) -> Iterator[Point]:
     for metric in family.metric:
-        cluster = next((label.value for label in metric.label if label.name == _CLUSTER_LABEL), "")
+        label = next((label.value for label in metric.label if label.name == _CLUSTER_LABEL), "")
+        name, cluster = (family.name, label) if label else _untagged(family.name)
         if metric.HasField("counter"):
-            yield Point(family.name, cluster, metric.counter.value)
+            yield Point(name, cluster, metric.counter.value)
         elif metric.HasField("gauge"):
-            yield Point(family.name, cluster, metric.gauge.value)
+            yield Point(name, cluster, metric.gauge.value)
         elif metric.HasField("histogram"):
-            yield Point(family.name, cluster, metric.histogram.sample_sum, metric.histogram.sample_count)
+            yield Point(name, cluster, metric.histogram.sample_sum, metric.histogram.sample_count)
+
+
+def _untagged(name: str) -> tuple[str, str]:
+    """Name without cluster, and cluster: unless `emit_tags_as_labels` is set, Envoy writes
+    `cluster.<cluster>.<metric>`. Our cluster names hold no dots."""
+    kind, _, rest = name.partition(".")
+    cluster, _, metric = rest.partition(".")
+    return (f"cluster.{metric}", cluster) if kind == "cluster" and metric else (name, "")

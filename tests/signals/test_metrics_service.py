@@ -71,7 +71,7 @@ def rate_limit(prefix: str) -> dict:
     }
 
 
-def bootstrap(control_plane: int, engine: int, dead: int) -> dict:
+def bootstrap(control_plane: int, engine: int, dead: int, *, labels: bool) -> dict:
     http2 = {
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -117,7 +117,7 @@ def bootstrap(control_plane: int, engine: int, dead: int) -> dict:
     sink = {
         "@type": f"{TYPE}.config.metrics.v3.MetricsServiceConfig",
         "transport_api_version": "V3",
-        "emit_tags_as_labels": True,
+        "emit_tags_as_labels": labels,
         "histogram_emit_mode": "HISTOGRAM",
         "grpc_service": {"envoy_grpc": {"cluster_name": "control_plane"}},
     }
@@ -234,12 +234,13 @@ def refusing_port():
         yield held.getsockname()[1]
 
 
-async def test_requests_are_counted_once_whatever_becomes_of_them(tmp_path, refusing_port):
+@pytest.mark.parametrize("labels", [True, False])
+async def test_requests_are_counted_once_whatever_becomes_of_them(labels, tmp_path, refusing_port):
     control_plane = ControlPlane(Demand(NAMES, window_s=1.0))
     await control_plane.start()
     async with (
         engine_server() as engine,
-        envoy(bootstrap(control_plane.port, engine, refusing_port), tmp_path) as port,
+        envoy(bootstrap(control_plane.port, engine, refusing_port, labels=labels), tmp_path) as port,
         ClientSession(f"http://127.0.0.1:{port}") as client,
     ):
 
