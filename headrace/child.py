@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent dies (Linux; elsewhere the parent's clean-up has to do)."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+_LAUNCHER = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None)
+if hasattr(libc, "prctl"):
+    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Asks the kernel for SIGKILL when the parent dies (Linux; elsewhere the parent's clean-up has to do), then
+becomes the program. Not a `preexec_fn`: code between fork and exec crashes beside grpc's threads."""
 
 
 class ChildFailedError(RuntimeError):
@@ -43,13 +44,12 @@ class Child:
         """
         with log.open("ab") as sink:
             process = await asyncio.create_subprocess_exec(
-                *argv,
+                *(sys.executable, "-ISc", _LAUNCHER, *argv),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
                 env=dict(env) if env is not None else None,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
             )
         return cls(name, process, log)
 
