@@ -84,6 +84,7 @@ class ControlPlane:
         self._wanted = asyncio.Event()
         self._trigger = "timer"
         self._lost: frozenset[str] = frozenset()
+        self._problems: dict[str, list[str]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
     @property
@@ -109,6 +110,7 @@ class ControlPlane:
         async with contextlib.AsyncExitStack() as stack:
             self.membership.configure(rules.static_members(self.policy), self.policy.engines)
             self._restore()
+            self._lost = observations.without_replicas(self.policy, self.membership.view())
             ports = {
                 "metrics": await self._listen(stack, metrics_app(self), self._config.metrics),
                 "admin": await self._listen(stack, admin_app(self), self._config.admin),
@@ -181,6 +183,9 @@ class ControlPlane:
             self.membership.evidence(engine, failures, sent)
 
     def _on_problem(self, frontend: str, problems: list[str]) -> None:
+        if self._problems.get(frontend) == problems:
+            return
+        self._problems[frontend] = problems
         self.log.error("snapshot_refused", frontend=frontend, problems=problems[:5], count=len(problems))
 
     def _spawn(self, work: Any) -> None:
@@ -370,7 +375,6 @@ class ControlPlane:
         self.demand.restore(pairs, now)
         served = enforce(self.policy, Served.from_json(saved.served))
         self._serve(served)
-        self._lost = observations.without_replicas(self.policy, self.membership.view())
         self.log.info("state_restored", snapshot=served.sequence, members=len(saved.members), moved=0)
 
     # ---- upkeep -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
     HealthStatus,
+    Locality,
     Metadata,
     SocketAddress,
 )
@@ -45,7 +46,9 @@ def replicas(engine: str, endpoints: Iterable[Endpoint], *, hostnames: bool = Fa
     for endpoint in sorted(endpoints, key=lambda e: (e.replica, e.address, e.port)):
         by_address.setdefault((endpoint.address, endpoint.port), endpoint)
     found = [_lb_endpoint(engine, endpoint, hostnames) for endpoint in by_address.values()]
-    return ClusterLoadAssignment(endpoints=[LocalityLbEndpoints(lb_endpoints=found)] if found else [])
+    # One locality an engine: clients other than Envoy refuse endpoints without one.
+    place = LocalityLbEndpoints(locality=Locality(zone=engine), lb_endpoints=found)
+    return ClusterLoadAssignment(endpoints=[place] if found else [])
 
 
 def named(cluster: str, encoded_replicas: bytes) -> bytes:

@@ -10,6 +10,9 @@ from typing import Any
 FIXED_PREFILL = 0.2
 """Part of a reference prefill that does not depend on the prompt's length (scheduling, sampling)."""
 
+_MAX_UTILIZATION = 0.98
+_FIELDS = tuple("capacity_rps fit lambda_max_rps prefill_share reference source t0_ms ttft_ms".split())
+
 
 class ProfileError(ValueError):
     """A profile that does not describe an engine; the text names the field and what it should be."""
@@ -19,7 +22,8 @@ class ProfileError(ValueError):
 class EngineProfile:
     """How latency follows load at one replica, for requests of the reference size.
 
-    TBOT(x) = t0 / (1 - x / lambda_max); TTFT(x) = base + slope * max(0, x - knee); x in requests/s.
+    TBOT(x) = t0 / (1 - u); TTFT(x) = base + slope * max(0, x - knee) + queue * u / (1 - u); x in requests/s,
+    u = x / lambda_max.
     """
 
     t0_ms: float = 20.0
@@ -32,6 +36,8 @@ class EngineProfile:
     ttft_knee_rps: float = 0.0
     ttft_slope_ms: float = 0.0
     """Milliseconds of TTFT per request/s above the knee."""
+    ttft_queue_ms: float = 0.0
+    """Milliseconds of TTFT per u / (1 - u), u = x / lambda_max."""
     input_tokens: int = 100
     """Prompt tokens of the reference request that no cache holds."""
     output_tokens: int = 8
@@ -39,7 +45,7 @@ class EngineProfile:
     def __post_init__(self) -> None:
         for name in ("t0_ms", "lambda_max_rps", "capacity_rps", "input_tokens", "output_tokens"):
             _require(self, name, lambda value: value > 0, "above 0")
-        for name in ("ttft_base_ms", "ttft_knee_rps", "ttft_slope_ms"):
+        for name in ("ttft_base_ms", "ttft_knee_rps", "ttft_slope_ms", "ttft_queue_ms"):
             _require(self, name, lambda value: value >= 0, "0 or more")
         if self.capacity_rps >= self.lambda_max_rps:
             raise ProfileError(
@@ -53,9 +59,8 @@ class EngineProfile:
 
         Raises ProfileError for a missing or misspelt field, and for the `table` form, which gives no batch.
         """
-        known = ("capacity_rps", "lambda_max_rps", "prefill_share", "reference", "t0_ms", "ttft_ms")
-        if unknown := sorted(set(entry) - set(known)):
-            raise ProfileError(f"profile: unknown field {unknown[0]!r}, expected one of {', '.join(known)}")
+        if unknown := sorted(set(entry) - set(_FIELDS)):
+            raise ProfileError(f"profile: unknown field {unknown[0]!r}, expected one of {', '.join(_FIELDS)}")
         ttft, reference = entry.get("ttft_ms", {}), entry.get("reference", {})
         try:
             return cls(
@@ -65,6 +70,7 @@ class EngineProfile:
                 ttft_base_ms=float(ttft["base"]),
                 ttft_knee_rps=float(ttft.get("knee_rps", 0.0)),
                 ttft_slope_ms=float(ttft.get("slope", 0.0)),
+                ttft_queue_ms=float(ttft.get("queue", 0.0)),
                 input_tokens=int(reference.get("input_tokens", 100)),
                 output_tokens=int(reference.get("output_tokens", 8)),
             )
@@ -77,8 +83,15 @@ class EngineProfile:
         return self.t0_ms / 1000 / headroom if headroom > 0 else math.inf
 
     def ttft_s(self, rps: float) -> float:
-        """Mean time to first token at `rps` requests/s with a free slot, in seconds."""
-        return (self.ttft_base_ms + self.ttft_slope_ms * max(0.0, rps - self.ttft_knee_rps)) / 1000
+        """Mean time to first token at `rps` requests/s with a free slot, in seconds.
+
+        Beyond lambda_max the queue for a slot takes over, so the formula's own queueing stops growing there.
+        """
+        u = min(rps / self.lambda_max_rps, _MAX_UTILIZATION)
+        above_knee = max(0.0, rps - self.ttft_knee_rps)
+        return (
+            self.ttft_base_ms + self.ttft_slope_ms * above_knee + self.ttft_queue_ms * u / (1.0 - u)
+        ) / 1000
 
     def prefill_s(self, uncached_tokens: int) -> float:
         """Time to compute the part of a prompt that no cache holds, in seconds."""
