@@ -22,6 +22,7 @@ _CURVE = {
     "ttft_base_ms": "time to first token without load",
     "ttft_knee_rps": "requests/s from which the time to first token grows",
     "ttft_slope_ms": "ms of time to first token per request/s above the knee",
+    "ttft_queue_ms": "ms of time to first token per u / (1 - u), u = load / lambda_max",
     "input_tokens": "prompt tokens of the reference request",
     "output_tokens": "answer tokens of the reference request, and of a request without a limit",
 }

@@ -17,6 +17,9 @@ def test_a_policy_profile_reads_into_the_same_curve():
     profile = EngineProfile.from_policy(ENTRY)
     assert profile.tbot_s(2.75) == pytest.approx(0.048)
     assert profile.ttft_s(4.6) == pytest.approx(0.130 + 0.4 * 0.090)
+    assert EngineProfile.from_policy(ENTRY | {"ttft_ms": {"base": 100, "queue": 50}}).ttft_s(
+        2.75
+    ) == pytest.approx(0.150)
     assert (profile.input_tokens, profile.output_tokens) == (1200, 210)
 
 
