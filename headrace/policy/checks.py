@@ -8,6 +8,7 @@ import re
 
 from headrace.policy.class_rules import check_header_residency, check_matches
 from headrace.policy.expand import expand
+from headrace.policy.load_rules import check_head_room, check_service_levels
 from headrace.policy.policy import round_trip
 from headrace.policy.problems import Path, dotted
 from headrace.policy.references import check_references
@@ -15,16 +16,9 @@ from headrace.policy.schema import (
     MAX_ADAPTERS,
     MAX_ENGINES,
     Document,
-    ParametricProfile,
-    TableProfile,
 )
 from headrace.policy.source import Source
 from headrace.policy.types import is_name, split_address
-
-AUTO_UTILIZATION = 0.95
-"""The most that `max_utilization: auto` can give."""
-STABLE = 0.98
-"""Capacity in use must stay below this part of lambda_max, or latency has no bound."""
 
 
 def check(document: Document, source: Source) -> None:
@@ -41,7 +35,8 @@ def check(document: Document, source: Source) -> None:
     check_matches(document, source)
     check_header_residency(document, source)
     _listener_ports(document, source)
-    _head_room(document, source)
+    check_head_room(document, source)
+    check_service_levels(document, source)
     _static_addresses(document, source)
 
 
@@ -102,17 +97,21 @@ def _symmetric(document: Document, source: Source) -> None:
 
 def _missing_distances(document: Document, source: Source, engines: dict[str, str]) -> None:
     """One problem for each front-end and engine region without a value."""
-    told: set[tuple[str, str]] = set()
-    for frontend, (name, key) in itertools.product(document.frontends, engines.items()):
-        region = document.engines[key].region
-        if (frontend, region) in told or round_trip(document, frontend, name, region) is not None:
+    by_region: dict[str, list[str]] = {}
+    for name, key in engines.items():
+        by_region.setdefault(document.engines[key].region, []).append(name)
+    for frontend, (region, names) in itertools.product(document.frontends, by_region.items()):
+        own = document.network.rtt_ms.get(frontend, {})
+        missing = next((name for name in names if name not in own), None)
+        if missing is None or round_trip(document, frontend, missing, region) is not None:
             continue
-        told.add((frontend, region))
         home = document.frontends[frontend].region
+        ways = [f"{frontend}: {{{missing}: <ms>}}", f"{frontend}: {{{region}: <ms>}}"]
+        ways += [f"{home}: {{{region}: <ms>}}"] if home != frontend else []
         source.complain(
             ("network", "rtt_ms"),
-            f"there is no round trip from front-end {frontend} to engine {name}",
-            f"{frontend}: {{{name}: <ms>}}, {frontend}: {{{region}: <ms>}} or {home}: {{{region}: <ms>}}",
+            f"there is no round trip from front-end {frontend} to engine {missing}",
+            " or ".join(ways),
         )
 
 
@@ -183,29 +182,6 @@ def _listener_ports(document: Document, source: Source) -> None:
                 "another port",
             )
         ports.setdefault(listener.port, name)
-
-
-def _head_room(document: Document, source: Source) -> None:
-    """Capacity in use stays where the profile is finite and measured."""
-    for key, engine in document.engines.items():
-        for_engine = engine.max_utilization or document.defaults.engine.max_utilization
-        limit = for_engine or document.planning.max_utilization
-        share = AUTO_UTILIZATION if limit == "auto" else float(limit)
-        profile, path = document.profiles[engine.profile], ("profiles", engine.profile, "capacity_rps")
-        used = profile.capacity_rps * share
-        product = f"{profile.capacity_rps:g} × max_utilization {share:g} (engine {key})"
-        if isinstance(profile, ParametricProfile) and used >= STABLE * profile.lambda_max_rps:
-            source.complain(
-                path,
-                f"{product} is too near to lambda_max_rps {profile.lambda_max_rps:g}",
-                f"less than {STABLE} × lambda_max_rps = {STABLE * profile.lambda_max_rps:g}",
-            )
-        if isinstance(profile, TableProfile) and used > profile.table[-1].load_rps:
-            source.complain(
-                path,
-                f"{product} is above the last measured load {profile.table[-1].load_rps:g}",
-                "a table that covers the capacity in use",
-            )
 
 
 def _static_addresses(document: Document, source: Source) -> None:

@@ -46,40 +46,35 @@ def compile_policy(document: Document, source: Source, files: tuple[str, ...]) -
 
 
 def overlay(base: S, over: Shape) -> S:
-    """`base` with every field that `over` sets; sections of protection are overlaid field by field."""
+    """`base` with each of its fields that `over` sets; sections of protection are overlaid field by field."""
     update = {}
-    for name in over.model_fields_set:
+    for name in over.model_fields_set & type(base).model_fields.keys():
         old, new = getattr(base, name), getattr(over, name)
         nested = isinstance(base, EngineProtection) and isinstance(new, Shape)
         update[name] = overlay(old, new) if nested or name == "protection" else new
-    return base.model_copy(update=update)
+    return base.model_copy(update=update) if update else base
 
 
 def _normalised(document: Document, origins: dict[str, str]) -> Document:
-    engines = {name: _whole_engine(document, document.engines[key]) for name, key in sorted(origins.items())}
+    defaults = overlay(_fleet_wide(document), document.defaults.engine)
+    written = {key: _whole_engine(defaults, engine) for key, engine in document.engines.items()}
+    engines = {name: written[key] for name, key in sorted(origins.items())}
     models = {name: _whole_model(document, model) for name, model in document.models.items()}
     deny = tuple(sorted(document.deny, key=lambda rule: rule.model_dump_json()))
     return document.model_copy(update={"engines": engines, "models": models, "deny": deny})
 
 
-def _whole_engine(document: Document, engine: Engine) -> Engine:
-    """The engine over `defaults.engine` over fleet-wide planning and protection."""
-    fleet = EngineDefaults(
-        max_utilization=document.planning.max_utilization,
-        protection=EngineProtection(
-            **{name: getattr(document.protection, name) for name in EngineProtection.model_fields}
-        ),
+def _fleet_wide(document: Document) -> EngineDefaults:
+    """What planning and protection say for every engine."""
+    protection = {name: getattr(document.protection, name) for name in EngineProtection.model_fields}
+    return EngineDefaults(
+        max_utilization=document.planning.max_utilization, protection=EngineProtection(**protection)
     )
-    settings = overlay(overlay(fleet, document.defaults.engine), engine_settings(engine))
+
+
+def _whole_engine(defaults: EngineDefaults, engine: Engine) -> Engine:
+    settings = overlay(defaults, engine)
     return engine.model_copy(update={name: getattr(settings, name) for name in EngineDefaults.model_fields})
-
-
-def engine_settings(engine: Engine) -> EngineDefaults:
-    """The part of an engine for which there may be defaults, with only what it sets."""
-    names = engine.model_fields_set & set(EngineDefaults.model_fields)
-    return EngineDefaults.model_construct(
-        _fields_set=names, **{name: getattr(engine, name) for name in names}
-    )
 
 
 def _whole_model(document: Document, model: Model) -> Model:

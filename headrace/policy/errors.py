@@ -63,7 +63,7 @@ def _words(detail: ErrorDetails, path: Path) -> tuple[str, str]:
         return f"is {shown(value)}", str(ctx["expected"]).replace("'", "")
     if kind in ("too_short", "too_long"):
         bound = f"at least {ctx['min_length']}" if kind == "too_short" else f"at most {ctx['max_length']}"
-        count = ctx["actual_length"]
+        count = len(value)
         return f"has {count} {'entry' if count == 1 else 'entries'}", bound
     if kind in _BOUNDS:
         return f"is {shown(value)}", _BOUNDS[kind].format(**ctx)

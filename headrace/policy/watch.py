@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
-import structlog
 from watchfiles import awatch
 
 from headrace.policy.load import load
@@ -20,7 +19,6 @@ that were deleted and made anew)."""
 SETTLE_MS = 50
 """Quiet time that ends a burst of writes."""
 
-_log = structlog.get_logger(__name__)
 _Signature = tuple[str, str]
 
 
@@ -55,8 +53,9 @@ def _load(path: str | Path) -> Policy | PolicyError:
     except PolicyError as error:
         return error
     except Exception as error:  # a fault of ours must not end the watch: the last good policy stays
-        _log.exception("policy_load_failed", path=str(path))
-        return PolicyError([Problem(Place(str(path), 0), "", f"cannot be loaded: {error!r}")])
+        refused = PolicyError([Problem(Place(str(path), 0), "", f"cannot be loaded: {error!r}")])
+        refused.__cause__ = error
+        return refused
 
 
 def _signature(result: Policy | PolicyError) -> _Signature:
