@@ -11,7 +11,10 @@ FIXED_PREFILL = 0.2
 """Part of a reference prefill that does not depend on the prompt's length (scheduling, sampling)."""
 
 _MAX_UTILIZATION = 0.98
-_FIELDS = tuple("capacity_rps fit lambda_max_rps prefill_share reference source t0_ms ttft_ms".split())
+_FIELDS = (
+    *("capacity_rps", "lambda_max_rps", "t0_ms", "ttft_ms"),
+    *("fit", "prefill_share", "reference", "source"),
+)
 
 
 class ProfileError(ValueError):
