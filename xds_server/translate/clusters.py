@@ -146,11 +146,6 @@ def shed(model: str, traffic_class: str) -> Cluster:
     )
 
 
-def unrouted() -> Cluster:
-    """Build the cluster of requests that name no model: there is nothing behind it."""
-    return Cluster(name=names.UNROUTED, type=ClusterDiscoveryType.STATIC)
-
-
 def _common_lb(engine: Engine) -> ClusterCommonLbConfig:
     """Never send to a replica known to be unhealthy; apply health changes at once."""
     bounded = engine.hash_balance_factor

@@ -40,6 +40,12 @@ def single_models(models: Iterable[Model]) -> list[Route]:
     return routes
 
 
+def missing_model(match: RouteMatch) -> Route:
+    """Refuse a request whose body names no model: none there, no JSON object, or not said to be JSON."""
+    message = "The request body must be a JSON object with a string `model`, sent as application/json."
+    return _answer(match, 400, error_body(message, _INVALID, "missing_model", "model"), "missing_model")
+
+
 def nothing_here(match: RouteMatch) -> Route:
     """Refuse a request that is no API call at all."""
     return _answer(match, 404, error_body("There is nothing here.", _INVALID, "not_found"), "no_route")
@@ -62,7 +68,7 @@ def unknown_model(match: RouteMatch) -> Route:
 
 
 def too_large(model: Model) -> Route:
-    """Refuse a body over the model's limit by its announced length."""
+    """Refuse a body over the model's limit; the buffer filter has given every body a length."""
     beyond = Int64Range(start=model.max_request_bytes + 1, end=2**63 - 1)
     match = RouteMatch(prefix="/", headers=[HeaderMatcher(name="content-length", range_match=beyond)])
     message = f"The request body is larger than the {model.max_request_bytes} bytes that this model takes."

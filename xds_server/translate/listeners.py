@@ -20,6 +20,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain
 from envoy_data_plane.envoy.config.listener.v3 import Listener as EnvoyListener
 from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
+from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer
 from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import (
     HeaderMutation as HeaderMutationFilter,
 )
@@ -64,6 +65,8 @@ def listener(settings: Listener, session_fields: Sequence[str], answers: ShedAns
         http_filters=[
             _filter("envoy.filters.http.health_check", _health()),
             _filter(names.HEADER_FILTER, HeaderMutationFilter()),
+            # The limit is the route's; this one only has to be there.
+            _filter(names.BUFFER_FILTER, Buffer(max_request_bytes=1)),
             _filter("envoy.filters.http.transform", _transform(session_fields)),
             _filter(names.DEMAND_FILTER, LocalRateLimit(stat_prefix="unrouted")),
             _filter("envoy.filters.http.router", Router(suppress_envoy_headers=True)),

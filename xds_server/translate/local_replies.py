@@ -10,12 +10,10 @@ from envoy_data_plane.envoy.config.accesslog.v3 import (
     AccessLogFilter,
     ComparisonFilter,
     ComparisonFilterOp,
-    HeaderFilter,
     ResponseFlagFilter,
     StatusCodeFilter,
 )
 from envoy_data_plane.envoy.config.core.v3 import DataSource, RuntimeUInt32
-from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
     LocalReplyConfig,
     ResponseMapper,
@@ -24,7 +22,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from xds_server.routing import ShedAnswer
 from xds_server.translate import names
 from xds_server.translate.errors import JSON, error_body
-from xds_server.translate.packing import exactly, overwrite
+from xds_server.translate.packing import overwrite
 
 _UNAVAILABLE = "service_unavailable"
 _RATE = "rate_limit_exceeded"
@@ -40,7 +38,6 @@ def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
     )
     return LocalReplyConfig(
         mappers=[
-            _missing_model(),
             _on_flags(
                 ["UF", "UC", "LR", "UR"],
                 503,
@@ -89,15 +86,6 @@ def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
             ),
         ]
     )
-
-
-def _missing_model() -> ResponseMapper:
-    """Answer a request whose body named no model: its route leaves a mark (`routes.default_host`)."""
-    marked = HeaderMatcher(name=names.REASON_HEADER, string_match=exactly(names.MISSING_MODEL))
-    matches = AccessLogFilter(header_filter=HeaderFilter(header=marked))
-    message = "The request body must be a JSON object with a string `model`, sent as application/json."
-    body = error_body(message, _INVALID, names.MISSING_MODEL, "model")
-    return _mapper(matches, 400, names.MISSING_MODEL, body, None)
 
 
 def _on_flags(

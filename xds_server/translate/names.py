@@ -14,9 +14,6 @@ from types import MappingProxyType
 ROUTES = "requests"
 """Name of the one route configuration that every listener uses."""
 
-UNROUTED = "unrouted"
-"""Name of the cluster without endpoints to which requests without a model go."""
-
 RUNTIME_LAYER = "headrace"
 """Name of the RTDS layer."""
 
@@ -50,9 +47,7 @@ SNAPSHOT_HEADER = "x-headrace-snapshot"
 REASON_HEADER = "x-headrace-reason"
 """On answers: who answered, from which routes, and why a request was refused."""
 
-MISSING_MODEL = "missing_model"
-"""Reason of the refusal of a body without a model."""
-
+BUFFER_FILTER = "envoy.filters.http.buffer"
 DEMAND_FILTER = "envoy.filters.http.local_ratelimit"
 HEADER_FILTER = "envoy.filters.http.header_mutation"
 """HTTP filters that routes configure."""

@@ -1,9 +1,9 @@
 """RDS: one virtual host a model, chosen by the internal model header; in it one route a traffic class.
 
 A request is routed twice. Before its body is read the model header says `NO_MODEL`, which leads to the
-default virtual host and its body limit. The transform filter then writes the body's model into the header
-and clears the route, and the virtual host lookup (a hash table of names, and one of prefixes for LoRA
-names with a `*`) finds the model's routes.
+default virtual host: its body limit, and a refusal should nothing follow. The transform filter then writes
+the body's model into the header and clears the route, and the virtual host lookup (a hash table of names,
+and one of prefixes for LoRA names with a `*`) finds the model's routes.
 
 The functions give parts, so that a changed share encodes one route again and nothing else.
 """
@@ -28,6 +28,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
     WeightedCluster,
     WeightedClusterClusterWeight,
 )
+from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer, BufferPerRoute
 from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import (
     HeaderMutationPerRoute,
     Mutations,
@@ -91,13 +92,13 @@ def default_host(models: Sequence[Model]) -> VirtualHost:
     return VirtualHost(
         name="default",
         domains=["*"],
-        request_body_buffer_limit=max((model.max_request_bytes for model in models), default=0),
+        typed_per_filter_config={names.BUFFER_FILTER: pack(_body_limit(models))},
         routes=[
             direct.model_list(models),
             *direct.single_models(models),
             direct.nothing_here(RouteMatch(prefix="/", headers=[direct.GET])),
             _normalised_content_type(unnamed),
-            _unnamed(unnamed),
+            direct.missing_model(RouteMatch(prefix="/", headers=unnamed)),
             direct.unknown_model(RouteMatch(prefix="/")),
         ],
     )
@@ -225,17 +226,10 @@ def _retry_policy(model: Model) -> RetryPolicy:
     )
 
 
-def _unnamed(headers: list[HeaderMatcher]) -> Route:
-    """Route what has not named a model, yet or at all.
-
-    Only a forwarding route has a body limit, so this is one, to a cluster without endpoints. The mark is
-    made when a request is forwarded at last, and turns the answer into a 400 (`local_replies`).
-    """
-    return Route(
-        match=RouteMatch(prefix="/", headers=headers),
-        route=RouteAction(cluster=names.UNROUTED, timeout=timedelta(0)),
-        request_headers_to_add=[overwrite(names.REASON_HEADER, names.MISSING_MODEL)],
-    )
+def _body_limit(models: Sequence[Model]) -> BufferPerRoute:
+    """Take no more of a body than the most generous model would; the model's own limit is looked at later."""
+    most = max((model.max_request_bytes for model in models), default=1)
+    return BufferPerRoute(buffer=Buffer(max_request_bytes=most))
 
 
 def _normalised_content_type(unnamed: list[HeaderMatcher]) -> Route:
@@ -245,7 +239,7 @@ def _normalised_content_type(unnamed: list[HeaderMatcher]) -> Route:
     """
     odd = HeaderMatcher(name="content-type", string_match=regex(r"(?i)\s*application/json\s*(;.*)?"))
     plain = HeaderMatcher(name="content-type", string_match=exactly(JSON), invert_match=True)
-    route = _unnamed([*unnamed, odd, plain])
+    route = direct.missing_model(RouteMatch(prefix="/", headers=[*unnamed, odd, plain]))
     mutation = HeaderMutation(append=overwrite("content-type", JSON))
     per_route = HeaderMutationPerRoute(mutations=Mutations(request_mutations=[mutation]))
     route.typed_per_filter_config = {names.HEADER_FILTER: pack(per_route)}

@@ -72,7 +72,6 @@ class _Translation:
             yield self.memo.get((LDS, listener.name), _listener, listener, fields, self.table.answers)
         encoded = route_bytes.encode(self.table, self.splits, self.memo)
         yield self.memo.get(RDS, _routes, encoded, self.frontend)
-        yield self.memo.get((CDS, names.UNROUTED), _unrouted)
         for split in self.splits:
             yield from self._refusal(split)
             for engine in origins(split):
@@ -125,10 +124,6 @@ def _routes(encoded: bytes, frontend: str) -> Resource:
     encoded += bytes(routes.frontend_header(frontend))
     version = content_version(RDS.url, names.ROUTES, encoded)
     return Resource(RDS.url, names.ROUTES, encoded + bytes(routes.snapshot_header(version)))
-
-
-def _unrouted() -> Resource:
-    return Resource.of(clusters.unrouted())
 
 
 def _shed_cluster(model: str, traffic_class: str) -> Resource:
