@@ -71,6 +71,15 @@ class Reading:
         return SignalState.ZERO if self.value == 0 else SignalState.VALID
 
 
+def estimate(reading: Reading | None, prior: float, now: float, half_life_s: float = 30.0) -> float:
+    """What to reckon with: the value while it is valid, then halfway back to `prior` (what the profile says)
+    every `half_life_s`; `prior` when there never was a value."""
+    if reading is None or reading.value is None:
+        return prior
+    stale_s = max(0.0, now - reading.valid_until)
+    return prior + (reading.value - prior) * float(0.5 ** (stale_s / half_life_s))
+
+
 _RATIO, _HOUR_MS, _COUNT, _TOKENS = 1.0, 3_600_000.0, 1e6, 1e8
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from signals.readings import Reading, Signal
+from signals.readings import Reading, Signal, SignalState
 
 
 class ReplicaState(Enum):
@@ -99,9 +99,15 @@ class Replica:
         return None if self.reported_at is None else now - self.reported_at
 
     def value(self, signal: Signal, now: float) -> float | None:
-        """The signal's value, None when it is missing, stale or invalid."""
+        """The signal's value, None when it is missing or stale. After an invalid one the last valid value
+        stands until it is stale."""
         reading = self.readings.get(signal)
-        return None if reading is None or reading.invalid or now > reading.valid_until else reading.value
+        return None if reading is None or now > reading.valid_until else reading.value
+
+    def state_of(self, signal: Signal, now: float) -> SignalState:
+        """What is known of the signal."""
+        reading = self.readings.get(signal)
+        return SignalState.MISSING if reading is None else reading.state(now)
 
 
 @dataclass(frozen=True, slots=True)
