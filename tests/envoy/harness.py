@@ -169,15 +169,20 @@ class Front:
     def url(self, path: str = "/v1/chat/completions", listener: str = "public") -> str:
         return f"http://127.0.0.1:{self.envoy.ports[listener]}{path}"
 
-    async def chat(self, *, listener: str = "public", headers: Mapping[str, str] | None = None, **body: Any) -> Answer:
+    async def chat(
+        self, *, listener: str = "public", headers: Mapping[str, str] | None = None, **body: Any
+    ) -> Answer:
         """Send a chat request; `model` is the large one unless given."""
         request = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], **body}
         return await self.send(listener=listener, headers=headers, json=request)
 
-    async def send(self, path: str = "/v1/chat/completions", *, listener: str = "public", **request: Any) -> Answer:
+    async def send(
+        self, path: str = "/v1/chat/completions", *, listener: str = "public", **request: Any
+    ) -> Answer:
         """Send a POST and read the whole answer."""
         async with self.http.post(self.url(path, listener), **request) as answer:
-            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, await answer.read())
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            return Answer(answer.status, headers, await answer.read())
 
     async def demand(self, model: str = "chat.large", traffic_class: str = "interactive") -> int:
         """Return the demand counter of a key."""
@@ -185,7 +190,7 @@ class Front:
         return (await self.envoy.counters("^demand")).get(name, 0)
 
     async def where(self, keys: Sequence[str], connections: int = 16) -> list[str]:
-        """Return engine/replica by session key, over raw connections: thousands of keys in a second or two."""
+        """Return engine/replica by session key, over raw connections: thousands in a few seconds."""
         found: dict[str, str] = {}
         queue = iter(keys)
 

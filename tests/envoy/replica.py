@@ -1,4 +1,4 @@
-"""A replica that tests can see through: every byte it gets is kept, every byte it sends is decided by the test.
+"""A replica that tests see through: every byte it gets is kept, every byte it sends is decided by the test.
 
 Runs inside the test, or as a process of its own that can be killed:
 
@@ -74,7 +74,8 @@ class Replica:
         try:
             while True:
                 await self._exchange(await reader.readuntil(b"\r\n\r\n"), reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            # asyncio logs a cancelled connection as an error unless it ends by itself.
             pass
         finally:
             self._connections.discard(task)

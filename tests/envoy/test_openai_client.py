@@ -75,6 +75,7 @@ async def test_refusals_are_the_exceptions_that_users_expect(client: openai.Asyn
     with pytest.raises(openai.BadRequestError) as missing:
         await client.chat.completions.create(model=None, messages=messages)
     assert missing.value.param == "model"
+    prompt = {"role": "user", "content": "x" * (8 << 20)}
     with pytest.raises(openai.APIStatusError) as large:
-        await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * (8 << 20)}])
+        await client.chat.completions.create(model=MODEL, messages=[prompt])
     assert large.value.status_code == 413

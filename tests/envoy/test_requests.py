@@ -111,7 +111,8 @@ async def test_a_prompt_of_six_megabytes_arrives_whole(front: Front, replica: Re
 
 
 async def test_the_model_is_found_after_a_large_tools_block(front: Front, replica: Replica) -> None:
-    tools = [{"type": "function", "function": {"name": f"f{i}", "description": "y" * 1000}} for i in range(1500)]
+    functions = [{"name": f"f{i}", "description": "y" * 1000} for i in range(1500)]
+    tools = [{"type": "function", "function": each} for each in functions]
     body = json.dumps({"tools": tools, "model": MODEL}).encode()
     assert len(body) > 1 << 20
     assert (await front.send(data=body, headers=JSON)).status == 200
@@ -156,7 +157,11 @@ async def test_headers_over_the_limit_are_refused(front: Front, replica: Replica
     assert not replica.received
 
 
-@pytest.mark.parametrize("key", ["a\r\nx-evil: 1", "\r\n\r\nGET / HTTP/1.1\r\n", "k" * (1 << 20), "é\u2028\0"])
+@pytest.mark.parametrize(
+    "key",
+    ["a\r\nx-evil: 1", "\r\n\r\nGET / HTTP/1.1\r\n", "k" * (1 << 20), "é\u2028\0"],
+    ids=["crlf", "request", "megabyte", "unicode"],
+)
 async def test_a_session_key_from_the_body_never_reaches_the_engine_as_a_header(
     front: Front, replica: Replica, key: str
 ) -> None:
@@ -248,7 +253,8 @@ async def test_what_the_plan_sheds_is_refused_with_retry_after(
         await control_plane.publish(pool.table(pool.split(entries=(("home", half), (SHED, half)))))
         demand = await front.demand()
         by_session = [
-            [(await front.chat(headers={"x-session-id": f"s{i}"})).status for _ in range(2)] for i in range(40)
+            [(await front.chat(headers={"x-session-id": f"s{i}"})).status for _ in range(2)]
+            for i in range(40)
         ]
         assert all(first == second for first, second in by_session)
         assert {status for status, _ in by_session} == {200, 429}

@@ -27,6 +27,7 @@ from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import (
 from envoy_data_plane.envoy.extensions.filters.http.health_check.v3 import HealthCheck
 from envoy_data_plane.envoy.extensions.filters.http.local_ratelimit.v3 import LocalRateLimit
 from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
+from envoy_data_plane.envoy.extensions.filters.http.set_filter_state.v3 import Config as SetFilterState
 from envoy_data_plane.envoy.extensions.filters.http.transform.v3 import Transformation, TransformConfig
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
     HttpConnectionManager,
@@ -43,6 +44,7 @@ from xds_server.routing import Listener, ShedAnswer
 from xds_server.translate import names
 from xds_server.translate.local_replies import local_replies
 from xds_server.translate.packing import ads, exactly, overwrite, pack
+from xds_server.translate.session_keys import kept_in_filter_state
 
 HEALTH_PATH = "/health"
 """Answered by every listener: 200, and 503 once the Envoy was told to fail it (draining)."""
@@ -68,6 +70,7 @@ def listener(settings: Listener, session_fields: Sequence[str], answers: ShedAns
             # The limit is the route's; this one only has to be there.
             _filter(names.BUFFER_FILTER, Buffer(max_request_bytes=1)),
             _filter("envoy.filters.http.transform", _transform(session_fields)),
+            _filter("envoy.filters.http.set_filter_state", _session_keys(session_fields)),
             _filter(names.DEMAND_FILTER, LocalRateLimit(stat_prefix="unrouted")),
             _filter("envoy.filters.http.router", Router(suppress_envoy_headers=True)),
         ],
@@ -112,9 +115,13 @@ def _transform(session_fields: Sequence[str]) -> TransformConfig:
         HeaderMutation(append=overwrite(header, f"%REQUEST_BODY({field})%"))
         for header, field in sorted(copied.items())
     ]
-    return TransformConfig(
-        request_transformation=Transformation(headers_mutations=mutations), clear_route_cache=True
-    )
+    return TransformConfig(request_transformation=Transformation(headers_mutations=mutations))
+
+
+def _session_keys(session_fields: Sequence[str]) -> SetFilterState:
+    """Keep session keys, then let the request be routed again: by its model, and hashed by its key."""
+    kept = [kept_in_filter_state(field) for field in session_fields]
+    return SetFilterState(on_request_headers=kept, clear_route_cache=True)
 
 
 def _health() -> HealthCheck:

@@ -66,6 +66,13 @@ def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
                 error_body("No replica can serve this model now.", _UNAVAILABLE, "no_replica"),
                 later,
             ),
+            _on_flags(
+                ["OM"],
+                503,
+                "proxy_overloaded",
+                error_body("The front-end is overloaded.", _UNAVAILABLE, "proxy_overloaded"),
+                soon,
+            ),
             _on_flags(["NR"], 404, "no_route", error_body("There is nothing here.", _INVALID, "not_found")),
             _on_flags(
                 ["UT", "UPE", "SI"],
@@ -81,6 +88,8 @@ def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
                 "headers_too_large",
                 error_body("The request headers are too large.", _INVALID, "headers_too_large"),
             ),
+            # The longest generation is over: a reply without a flag.
+            _on_status(504, "timeout", error_body("The answer took too long.", "timeout", "timeout")),
             _on_status(
                 408, "timeout", error_body("The request came in too slowly.", "timeout", "request_timeout")
             ),

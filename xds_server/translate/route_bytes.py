@@ -54,8 +54,14 @@ def _route(model: Model, split: Split) -> bytes:
 
 
 def _matched(rule: ClassRule, model: Model, split: Split, base: bytes) -> bytes:
-    """Encode one key's routes for one way to recognise its class: streamed answers first."""
-    plain = nested(_ROUTES, base + bytes(routes.matched(rule)))
+    """Encode one key's routes for one way to recognise its class.
+
+    Streamed answers come first and may pause only so long; silence is normal before the only bytes of any
+    other answer. Parts that are merged must not share a message with numbers, such as a duration.
+    """
+    plain = base + bytes(routes.matched(rule))
     if not split.entries:
-        return plain
-    return nested(_ROUTES, base + bytes(routes.matched_streams(rule, model))) + plain
+        return nested(_ROUTES, plain)
+    plain += bytes(routes.idle_limit(model.longest_generation_s))
+    streamed = base + bytes(routes.matched_streams(rule)) + bytes(routes.idle_limit(model.stream_idle_s))
+    return nested(_ROUTES, streamed) + nested(_ROUTES, plain)

@@ -115,7 +115,7 @@ def model_host(model: Model) -> VirtualHost:
 
 
 def split_route(model: Model, split: Split) -> Route:
-    """Build what happens to the requests of one key; matches and idle limits are added by the caller.
+    """Build what happens to the requests of one key, without a match and an idle limit.
 
     Raises ValueError when the widths do not sum to `TOTAL_WEIGHT`: other sums with the same shares would
     move most sessions.
@@ -130,13 +130,15 @@ def matched(rule: ClassRule) -> Route:
     return Route(match=RouteMatch(prefix="/", headers=list(rule[1])))
 
 
-def matched_streams(rule: ClassRule, model: Model) -> Route:
-    """Build the part of a route for streamed answers, which may pause only so long."""
+def matched_streams(rule: ClassRule) -> Route:
+    """Build the part of a route that says that it is for the streamed requests of a class."""
     streamed = HeaderMatcher(name=names.STREAM_HEADER, string_match=exactly("true"))
-    return Route(
-        match=RouteMatch(prefix="/", headers=[*rule[1], streamed]),
-        route=RouteAction(idle_timeout=timedelta(seconds=model.stream_idle_s)),
-    )
+    return Route(match=RouteMatch(prefix="/", headers=[*rule[1], streamed]))
+
+
+def idle_limit(limit_s: float) -> Route:
+    """Build the part of a route that says how long an answer may pause."""
+    return Route(route=RouteAction(idle_timeout=timedelta(seconds=limit_s)))
 
 
 def class_rules(
@@ -189,8 +191,6 @@ def _forwarded(model: Model, split: Split) -> Route:
             max_stream_duration=RouteActionMaxStreamDuration(
                 max_stream_duration=timedelta(seconds=model.longest_generation_s)
             ),
-            # Silence is normal before the only bytes of an answer that is not streamed.
-            idle_timeout=timedelta(seconds=model.longest_generation_s),
             retry_policy=_retry_policy(model),
             # Rewrites only for endpoints with a host name: gateways.
             auto_host_rewrite=True,

@@ -1,0 +1,94 @@
+"""Conversations stay where their KV cache is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.envoy.harness import ControlPlane, Front, Pool, engine
+from tests.envoy.replica import Replica
+from xds_server.routing import TOTAL_WEIGHT
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+KEYS = [f"conversation-{i}" for i in range(5000)]
+
+
+@pytest.mark.parametrize("lb_policy", ["ring_hash", "maglev"])
+async def test_one_session_keeps_one_replica_on_every_envoy(
+    control_plane: ControlPlane, front: Front, lb_policy: str
+) -> None:
+    async with Replica("a-0") as a0, Replica("a-1") as a1, Replica("b-0") as b0, Replica("b-1") as b1:
+        engines = {name: engine(name, lb_policy=lb_policy) for name in "ab"}
+        await control_plane.publish(Pool({"a": [a0, a1], "b": [b0, b1]}, engines).table())
+        other = Front(control_plane.envoys[1], front.http)
+        seen = [set(await each.where(["the-session"] * 200)) for each in (front, other)]
+        assert seen[0] == seen[1]
+        assert len(seen[0]) == 1
+        keys = KEYS[:300]
+        here, there = await asyncio.gather(front.where(keys), other.where(keys))
+        assert here == there
+        assert len(set(here)) == 4
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda key: {"headers": {"x-session-id": key}},
+        lambda key: {"prompt_cache_key": key},
+        lambda key: {"user": key},
+        lambda key: {"headers": {"x-session-id": key}, "user": "everybody"},
+        lambda key: {"prompt_cache_key": key, "user": "everybody"},
+    ],
+    ids=["header", "prompt_cache_key", "user", "header_first", "prompt_cache_key_first"],
+)
+async def test_the_session_key_is_the_first_source_that_is_present(
+    control_plane: ControlPlane, front: Front, request_of: object
+) -> None:
+    async with Replica("a-0") as a0, Replica("a-1") as a1, Replica("b-0") as b0:
+        await control_plane.publish(Pool({"a": [a0, a1], "b": [b0]}).table())
+        expected = await front.where(KEYS[:12])
+        found = [await front.chat(**request_of(key)) for key in KEYS[:12]]
+        assert [f"{each.headers['x-headrace-engine']}/{each.served_by}" for each in found] == expected
+
+
+async def test_without_a_session_key_requests_spread(control_plane: ControlPlane, front: Front) -> None:
+    async with Replica("a-0") as a0, Replica("b-0") as b0:
+        await control_plane.publish(Pool({"a": [a0], "b": [b0]}).table())
+        served = Counter([(await front.chat(user="")).served_by for _ in range(60)])
+        assert min(served["a-0"], served["b-0"]) >= 10
+
+
+async def test_a_share_change_of_a_tenth_moves_a_tenth_of_the_sessions(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    async with Replica("a-0") as a, Replica("b-0") as b, Replica("c-0") as c:
+        pool = Pool({"a": [a], "b": [b], "c": [c]})
+        width = {"a": TOTAL_WEIGHT * 4 // 10, "b": TOTAL_WEIGHT * 3 // 10}
+        moved = TOTAL_WEIGHT // 10
+        rest = TOTAL_WEIGHT - width["a"] - width["b"]
+        before = (("a", width["a"]), ("b", width["b"]), ("c", rest))
+        # A tenth of the hash space gets another label and nothing else moves.
+        after = (("a", width["a"] - moved), ("c", moved), ("b", width["b"]), ("c", rest))
+        await control_plane.publish(pool.table(pool.split(entries=before)))
+        here = await front.where(KEYS)
+        await control_plane.publish(pool.table(pool.split(entries=after)))
+        there = await front.where(KEYS)
+        changed = Counter((old, new) for old, new in zip(here, there, strict=True) if old != new)
+        assert set(changed) == {("a/a-0", "c/c-0")}
+        assert 0.09 <= changed.total() / len(KEYS) <= 0.11
+
+
+async def test_a_replica_that_comes_back_at_another_address_gets_its_sessions_back(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    keys = KEYS[:300]
+    async with Replica("a-0") as a0, Replica("a-1") as a1:
+        await control_plane.publish(Pool({"a": [a0, a1]}).table())
+        before = await front.where(keys)
+        async with Replica("a-1") as elsewhere:
+            await control_plane.publish(Pool({"a": [a0, elsewhere]}).table())
+            assert await front.where(keys) == before
+            assert elsewhere.received
