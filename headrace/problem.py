@@ -192,6 +192,7 @@ def profile(name: str, item: PolicyProfile) -> Profile:
             ttft_base_ms=item.ttft_ms.base,
             ttft_knee_rps=item.ttft_ms.knee_rps,
             ttft_slope=item.ttft_ms.slope,
+            ttft_queue_ms=item.ttft_ms.queue,
         )
     except ProblemError as error:
         raise ProblemError(f"profiles.{name}", str(error)) from error

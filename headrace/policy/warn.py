@@ -8,7 +8,7 @@ from headrace.policy.policy import Policy
 from headrace.policy.problems import Path, Place, Problem, dotted
 
 WORK_SPREAD = 1.5
-"""Classes whose token counts differ by more should say how much work a request is."""
+"""Classes whose output tokens differ by more must not count as the same work unnoticed."""
 
 
 def warnings(policy: Policy) -> Iterator[Problem]:
@@ -43,18 +43,20 @@ def _unserved(policy: Policy) -> Iterator[Problem]:
 
 
 def _unknown_work(policy: Policy) -> Iterator[Problem]:
-    """Classes of one model with different answers but no way to tell their work."""
+    """Models whose classes differ in length while a profile without reference makes them weigh the same."""
     for model in policy.models:
         specs = [policy.key_specs[f"{model}/{name}"] for name in policy.classes]
         lengths = [spec.output_tokens for spec in specs if spec.work is None and spec.output_tokens]
-        told = all(spec.work is not None or spec.input_tokens is not None for spec in specs)
-        if not told and lengths and max(lengths) > WORK_SPREAD * min(lengths):
+        if not lengths or max(lengths) <= WORK_SPREAD * min(lengths):
+            continue
+        engines = [engine for engine in policy.engines.values() if engine.model == model]
+        for profile in sorted({engine.profile_name for engine in engines if not engine.profile.reference}):
             yield _problem(
                 policy,
-                ("models", model),
-                f"its classes differ in output_tokens from {min(lengths):g} to {max(lengths):g}, "
-                "yet each request counts as the same work",
-                "input_tokens and output_tokens (with a profile reference), or work, for each class",
+                ("profiles", profile),
+                f"has no reference, so requests of {model} count as the same work although their "
+                f"output_tokens go from {min(lengths):g} to {max(lengths):g}",
+                "a reference, or work for each class",
             )
 
 

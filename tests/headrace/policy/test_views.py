@@ -283,12 +283,27 @@ def test_a_key_that_nobody_may_serve_is_a_warning(write):
     ]
 
 
-def test_classes_of_different_length_without_work_are_a_warning(write):
+def test_classes_of_different_length_that_count_the_same_are_a_warning(write):
     policy = load(write(("output_tokens: 250, work: 1", "output_tokens: 250"), ("work: 3, ", "")))
-    assert [w.wrong for w in policy.warnings if "work" in w.wrong] == [
-        "its classes differ in output_tokens from 250 to 800, yet each request counts as the same work",
-        "its classes differ in output_tokens from 120 to 800, yet each request counts as the same work",
+    assert [str(w).partition("profiles.")[2] for w in policy.warnings] == [
+        "h100: has no reference, so requests of llama-70b count as the same work although their "
+        "output_tokens go from 250 to 800; expected a reference, or work for each class",
+        "a100: has no reference, so requests of llama-8b count as the same work although their "
+        "output_tokens go from 120 to 800; expected a reference, or work for each class",
     ]
+
+
+def test_a_reference_makes_classes_of_different_length_comparable(write):
+    reference = "reference: {input_tokens: 1200, output_tokens: 210}\n"
+    policy = load(
+        write(
+            ("output_tokens: 250, work: 1", "output_tokens: 250"),
+            ("work: 3, ", ""),
+            ("    t0_ms: 24\n", f"    t0_ms: 24\n    {reference}"),
+            ("    capacity_rps: 25\n", f"    capacity_rps: 25\n    {reference}"),
+        )
+    )
+    assert policy.warnings == ()
 
 
 def test_the_base_policy_warns_of_nothing(policy):
