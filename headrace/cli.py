@@ -14,6 +14,7 @@ COMMANDS = {
     "check": "validate a policy",
     "plan": "plan offline from a policy and a state file",
     "envoy": "render the bootstrap of a front-end's Envoy, or run Envoy with it",
+    "agent": "report load for a real engine",
     "fake-engine": "an OpenAI-compatible engine with a real load curve",
     "load": "an open-loop chat load against front-ends",
 }

@@ -158,7 +158,7 @@ class ReportClient:
         try:
             return await self._receive(link, call)
         except grpc.aio.AioRpcError as error:
-            _log.debug("report stream to %s ended: %s", link.target, error.details())
+            _log.debug("report_stream_ended", extra={"target": link.target, "reason": error.details()})
             return 0.0
         finally:
             sender.cancel()
@@ -180,7 +180,7 @@ class ReportClient:
         try:
             sample = self._sample()
         except Exception:
-            _log.exception("no load report: measuring failed")
+            _log.exception("report_not_measured")
             return None
         self._sequence += 1
         sample.sequence = self._sequence
@@ -204,7 +204,7 @@ class ReportClient:
                 refusal = directive.refuse
                 link.refused = f"{refusal.code}: {refusal.reason}"
                 await self._set(link, connected=False, drain_acked=False)
-                _log.warning("report refused by %s: %s", link.target, link.refused)
+                _log.warning("report_refused", extra={"target": link.target, "reason": link.refused})
                 return float(refusal.retry_after_ms) / 1000
             # A reporter whose clock went back restarts below what was accepted: catch up.
             self._sequence = max(self._sequence, directive.ack)

@@ -42,7 +42,7 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
                 return None
             configuration = _configuration(files)
         except (OSError, ValueError) as error:
-            _log.warning("certificate of the report port not reloaded: %s", error)
+            _log.warning("certificate_not_reloaded", extra={"reason": str(error)})
             return None
         current = stamp
         return configuration

@@ -1,0 +1,1 @@
+"""What engines expose in Prometheus form, turned into samples."""
