@@ -41,6 +41,7 @@ def compile_policy(document: Document, source: Source, files: tuple[str, ...]) -
         origins=origins,
         _by_model=_by_model(engines),
         _denied=_denied(whole.deny, engines),
+        _alike=_alike(whole),
     )
     return replace(policy, warnings=tuple(sorted(warn.warnings(policy))))
 
@@ -150,6 +151,16 @@ def _key(model_id: str, model: Model, class_name: str) -> KeySpec:
         requires=frozenset(model.requires),
         has_sessions=bool(model.session_keys),
     )
+
+
+def _alike(document: Document) -> dict[str, str]:
+    """Front-end -> the first one with the same residency rule and the same rules against it."""
+    first: dict[object, str] = {}
+    result = {}
+    for name, frontend in document.frontends.items():
+        rules = tuple(i for i, rule in enumerate(document.deny) if rule.frontend == name)
+        result[name] = first.setdefault((frontend.residency, rules), name)
+    return result
 
 
 def _by_model(engines: dict[str, EngineSpec]) -> dict[str, tuple[EngineSpec, ...]]:

@@ -111,6 +111,10 @@ class Policy:
     """Engine -> the name it was written under (`a-{01..04}`)."""
     _by_model: Mapping[str, tuple[EngineSpec, ...]] = field(default_factory=dict, compare=False, repr=False)
     _denied: Mapping[str, tuple[Deny, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _alike: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Front-end -> the first one that eligibility treats alike."""
+    _answered: dict[tuple[str, str], Eligibility] = field(default_factory=dict, compare=False, repr=False)
+    """What `eligible` found already; one answer is shared by front-ends that are alike."""
 
     @property
     def fleet(self) -> str:
@@ -203,6 +207,12 @@ class Policy:
         Residency is the intersection of front-end, model and class. An engine without a jurisdiction is
         ineligible as soon as there is a rule. KeyError for a front-end or key that the policy lacks.
         """
+        asked = self._alike[frontend], key
+        if asked not in self._answered:
+            self._answered[asked] = self._eligible(*asked)
+        return self._answered[asked]
+
+    def _eligible(self, frontend: str, key: str) -> Eligibility:
         spec = self.key_specs[key]
         allowed = meet(spec.residency, self.frontends[frontend].residency)
         engines, reasons = [], {}
@@ -213,14 +223,6 @@ class Policy:
             else:
                 engines.append(engine.name)
         return Eligibility(tuple(engines), reasons)
-
-    def frontend_groups(self) -> list[tuple[str, ...]]:
-        """Front-ends that eligibility treats alike, so that it need be asked for one of each group only."""
-        groups: dict[object, list[str]] = {}
-        for name, frontend in self.frontends.items():
-            rules = tuple(rule for rule in self.document.deny if rule.frontend == name)
-            groups.setdefault((frontend.residency, rules), []).append(name)
-        return [tuple(names) for names in groups.values()]
 
     def _deny_reason(self, frontend: str, spec: KeySpec, engine: str) -> str:
         for rule in self._denied.get(engine, ()):

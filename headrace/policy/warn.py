@@ -27,12 +27,11 @@ def _problem(policy: Policy, path: Path, wrong: str, expected: str) -> Problem:
 
 def _unserved(policy: Policy) -> Iterator[Problem]:
     """Keys that no engine may serve for some front-end: answered 503."""
-    groups = policy.frontend_groups()
     for key, spec in policy.key_specs.items():
-        dead = [group for group in groups if not policy.eligible(group[0], key).engines]
+        dead = [name for name in policy.frontends if not policy.eligible(name, key).engines]
         if dead:
-            reasons = sorted(set(policy.eligible(dead[0][0], key).reasons.values()))
-            where = "any front-end" if dead == groups else ", ".join(sorted(sum(dead, ()))[:5])
+            reasons = sorted(set(policy.eligible(dead[0], key).reasons.values()))
+            where = "any front-end" if len(dead) == len(policy.frontends) else ", ".join(dead[:5])
             why = "; ".join(reasons[:3]) or "no engine has this model"
             yield _problem(
                 policy,

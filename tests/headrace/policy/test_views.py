@@ -259,15 +259,15 @@ def test_deny_rules_bite_where_all_their_fields_fit(write):
     assert "us-east-h100-01" in policy.eligible("us-east", CHAT).engines
 
 
-def test_front_ends_that_eligibility_treats_alike_are_grouped(write):
+def test_a_deny_rule_for_one_front_end_leaves_its_neighbour_alone(write):
     policy = load(
         write(
             ("  us-east: {region: us-east}\n  eu", "  a: {region: us-east}\n  b: {region: us-east}\n  eu"),
-            ("us-east: {us-west: 62, eu-west: 76, lab: 5}", "us-east: {us-west: 62, eu-west: 76, lab: 5}"),
             extra="deny: [{frontend: b, region: us-west}]\n",
         )
     )
-    assert sorted(policy.frontend_groups()) == [("a",), ("b",), ("eu-west",)]
+    assert "spot" in policy.eligible("a", BATCH).engines
+    assert policy.eligible("b", BATCH).reasons["spot"] == "denied by a rule"
 
 
 # warnings
