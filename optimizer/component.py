@@ -23,14 +23,12 @@ from optimizer.lp import Ints, Model, Status
 Array = npt.NDArray[np.float64]
 
 STAY, FREE, MOVE = 0, 1, 2
-FIRST_COLUMNS = 8
-"""Columns per row to begin with: the nearest engines."""
-NEW_COLUMNS = 4
-"""Columns per row and family added at a time."""
-NEAR = (-4096, -1024, -256, -64, -16, -4, -1, 0, 1, 4, 16, 64, 256, 1024, 4096)
-"""Grid points around an engine's load whose tangents are used next."""
-SLOTS = len(NEAR) + 5
-"""Pieces per engine: the above, three that may bind, and both ends of the grid."""
+FIRST_COLUMNS = (8, 3)
+"""Flow columns to begin with: the nearest engines of each row, the nearest rows of each engine."""
+NEW_COLUMNS = (8, 1)
+"""Flow columns added at a time: the cheapest engines of each row, the cheapest rows of each engine."""
+NEAR = (1, 4, 16, 64, 256, 1024, 4096)
+"""Distances, in grid points, of the tangents used next on both sides of an engine's load."""
 PRICE_TOLERANCE = 1e-9
 MAX_ROUNDS = 200
 
@@ -55,7 +53,9 @@ class Flow:
 class Component:
     """The linear program of one component, kept between rounds while its layout stays the same."""
 
-    def __init__(self, layout: Layout, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, layout: Layout, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.layout = layout
         rows, engines = len(layout.rows), len(layout.engines)
         self._model = model = Model("component", clock)
@@ -65,12 +65,23 @@ class Component:
         self._free = model.add_rows(False, zeros)
         self._step = model.add_rows(False, np.full(rows, np.inf))
         ones = np.ones(rows)
-        self._shed = model.add_columns(zeros, np.full(rows, np.inf), [self._demand], [ones])
-        self._over = model.add_columns(zeros, np.full(rows, np.inf), [self._step], [-ones])
+        self._shed = model.add_columns(
+            zeros, np.full(rows, np.inf), [self._demand], [ones]
+        )
+        self._over = model.add_columns(
+            zeros, np.full(rows, np.inf), [self._step], [-ones]
+        )
         self._flows = _Flows(layout)
-        count = engines * SLOTS
-        of_piece = np.repeat(self._engine, SLOTS)
-        pieces = model.add_columns(np.zeros(count), np.zeros(count), [of_piece], [-np.ones(count)])
+        self._last: Duals | None = None
+        self._carried = np.zeros(0, dtype=bool)
+        slots = (
+            len(_near(layout)) + 5
+        )  # and three that may bind, and both ends of the grid
+        count = engines * slots
+        of_piece = np.repeat(self._engine, slots)
+        pieces = model.add_columns(
+            np.zeros(count), np.zeros(count), [of_piece], [-np.ones(count)]
+        )
         self._pieces = _Pieces(layout, pieces)
 
     def solve(
@@ -96,8 +107,12 @@ class Component:
                 break
             duals = self._duals(solution.duals, shed_price)
             index = self._flows.all()
-            complete = solution.status is Status.OPTIMAL and not self._grow(round_, solution.x, duals, step)
-            bound = lagrange_bound(round_, self._tangents, duals, shed_floor, shed_price, step)
+            complete = solution.status is Status.OPTIMAL and not self._grow(
+                round_, solution.x, duals, step
+            )
+            bound = lagrange_bound(
+                round_, self._tangents, duals, shed_floor, shed_price, step
+            )
             if best is not None:
                 bound = max(bound, best.bound)
             best = self._flow(index, solution.x, duals, bound, complete, tuple(notes))
@@ -105,26 +120,50 @@ class Component:
                 break
         return best
 
-    def _update(self, round_: Round, shed_floor: Array, shed_price: Array, step: float | None) -> None:
+    def _update(
+        self, round_: Round, shed_floor: Array, shed_price: Array, step: float | None
+    ) -> None:
         model, d = self._model, round_.demand
         self._tangents = Tangents(round_)
         model.set_rhs(self._demand, d, equal=True)
         model.set_rhs(self._free, round_.free * d, equal=False)
-        model.set_rhs(self._step, np.full(len(d), np.inf) if step is None else step * d, equal=False)
+        model.set_rhs(
+            self._step,
+            np.full(len(d), np.inf) if step is None else step * d,
+            equal=False,
+        )
         model.set_costs(self._shed, shed_price)
         model.set_costs(self._over, shed_price / 3)
         model.set_bounds(self._shed, np.maximum(d, shed_floor), shed_floor)
+        self._prune(round_)
         self._add_flows(STAY, np.argwhere(round_.stay > 0))
         if not self._flows.count(FREE) and not self._flows.count(MOVE):
-            count = FIRST_COLUMNS + 2 * len(self.layout.engines) // len(d)
-            order = np.argsort(round_.layout.cost, axis=1, kind="stable")[:, :count]
-            first = np.stack([np.repeat(np.arange(len(d)), order.shape[1]), order.ravel()], axis=1)
-            first = first[self.layout.mask[first[:, 0], first[:, 1]]]
+            first = _least(
+                np.where(round_.usable, round_.layout.cost, np.inf), *FIRST_COLUMNS
+            )
             self._add_flows(FREE, first[round_.free[first[:, 0]] > 0])
             self._add_flows(MOVE, first[round_.free[first[:, 0]] < 1])
         index = self._flows.all()
         model.set_bounds(index.column, _flow_limits(round_, index))
         self._price_pieces(round_, np.arange(len(self.layout.engines), dtype=np.intp))
+
+    def _prune(self, round_: Round) -> None:
+        """Delete the flow columns that carried nothing in the last round and were not near to it."""
+        index = self._flows.all()
+        if self._last is None or not len(index.column):
+            return
+        keep = np.ones(len(index.column), dtype=bool)
+        keep[: len(self._carried)] = self._carried
+        _, free, move = reduced_costs(round_, self._last)
+        for family, reduced in ((FREE, free), (MOVE, move)):
+            near = np.zeros(reduced.shape, dtype=bool)
+            near[tuple(_least(reduced, *FIRST_COLUMNS).T)] = True
+            mine = index.family == family
+            keep[mine] |= near[index.row[mine], index.engine[mine]]
+        stay = index.family == STAY
+        keep[stay] = round_.stay[index.row[stay], index.engine[stay]] > 0
+        if not keep.all():
+            self._flows.keep(keep, self._model.remove_columns(index.column[~keep]))
 
     def _add_flows(self, family: int, pairs: Index) -> int:
         """Add the columns of a family that are missing; returns how many."""
@@ -134,7 +173,11 @@ class Component:
         layout = self.layout
         gamma = layout.gamma[rows] if family == MOVE else 0.0
         kappa = layout.kappa[rows] if family == MOVE else 0.0
-        extra = {STAY: np.full(len(rows), -1, dtype=np.int32), FREE: self._free[rows], MOVE: self._step[rows]}
+        extra = {
+            STAY: np.full(len(rows), -1, dtype=np.int32),
+            FREE: self._free[rows],
+            MOVE: self._step[rows],
+        }
         ones = np.ones(len(rows))
         columns = self._model.add_columns(
             layout.cost[rows, engines] + gamma,
@@ -166,7 +209,9 @@ class Component:
         _, free, move = reduced_costs(round_, duals)
         added = 0
         for family, reduced in ((FREE, free), (MOVE, move)):
-            added += self._add_flows(family, _most_negative(reduced, NEW_COLUMNS))
+            added += self._add_flows(
+                family, _least(reduced, *NEW_COLUMNS, below=-PRICE_TOLERANCE)
+            )
         if added:
             index = self._flows.all()
             fresh = index.tail(added)
@@ -174,15 +219,24 @@ class Component:
         return bool(len(aimed) or added)
 
     def _flow(
-        self, index: FlowIndex, x: Array, duals: Duals, bound: float, exact: bool, notes: tuple[str, ...]
+        self,
+        index: FlowIndex,
+        x: Array,
+        duals: Duals,
+        bound: float,
+        exact: bool,
+        notes: tuple[str, ...],
     ) -> Flow:
+        self._last, self._carried = duals, x[index.column] > 0
         values = np.maximum(0.0, x[index.column])
         shape = self.layout.mask.shape
         total, free = np.zeros(shape), np.zeros(shape)
         np.add.at(total, (index.row, index.engine), values)
         moved = index.family == FREE
         np.add.at(free, (index.row[moved], index.engine[moved]), values[moved])
-        return Flow(total, free, np.maximum(0.0, x[self._shed]), duals, bound, exact, notes)
+        return Flow(
+            total, free, np.maximum(0.0, x[self._shed]), duals, bound, exact, notes
+        )
 
 
 @dataclass(frozen=True)
@@ -196,7 +250,12 @@ class FlowIndex:
 
     def tail(self, count: int) -> FlowIndex:
         """The last `count` columns."""
-        return FlowIndex(self.family[-count:], self.row[-count:], self.engine[-count:], self.column[-count:])
+        return FlowIndex(
+            self.family[-count:],
+            self.row[-count:],
+            self.engine[-count:],
+            self.column[-count:],
+        )
 
 
 class _Flows:
@@ -225,6 +284,14 @@ class _Flows:
             np.concatenate([old.column, columns]),
         )
 
+    def keep(self, kept: npt.NDArray[np.bool_], new_column: Ints) -> None:
+        old, gone = self._index, ~kept
+        self._have[old.family[gone], old.row[gone], old.engine[gone]] = False
+        column = new_column[old.column[kept]]
+        self._index = FlowIndex(
+            old.family[kept], old.row[kept], old.engine[kept], column
+        )
+
     def all(self) -> FlowIndex:
         return self._index
 
@@ -237,14 +304,22 @@ class _Pieces:
     """
 
     def __init__(self, layout: Layout, columns: Ints) -> None:
-        self.columns = columns.reshape(len(layout.engines), SLOTS)
+        self._slots = len(columns) // len(layout.engines)
+        self._near = _near(layout)
+        self.columns = columns.reshape(len(layout.engines), self._slots)
         last = np.array([layout.grids[g].points - 1 for g in layout.grid_of])
-        self.points = np.round(np.linspace(0, last, SLOTS, axis=1)).astype(np.intp)
+        self.points = np.round(np.linspace(0, last, self._slots, axis=1)).astype(
+            np.intp
+        )
 
-    def prices(self, round_: Round, tangents: Tangents, engines: Index) -> tuple[Ints, Array, Array]:
+    def prices(
+        self, round_: Round, tangents: Tangents, engines: Index
+    ) -> tuple[Ints, Array, Array]:
         """(columns, slope, width in work/s of the engine), flat, of the pieces of some engines."""
-        shape = (len(engines), SLOTS)
-        flat = tangents.at(np.repeat(engines, SLOTS), self.points[engines].ravel())
+        shape = (len(engines), self._slots)
+        flat = tangents.at(
+            np.repeat(engines, self._slots), self.points[engines].ravel()
+        )
         slope, intercept, load = (part.reshape(shape) for part in flat)
         rise = np.diff(slope, axis=1)
         middle = (load[:, 1:] + load[:, :-1]) / 2
@@ -266,15 +341,27 @@ class _Pieces:
         piece = np.maximum(0.0, x[self.columns])
         load = piece.sum(axis=1)
         best = tangents.highest_at(load / np.maximum(round_.scale, 1e-300))
-        loose = np.flatnonzero((round_.scale > 0) & ~(self.points == best[:, None]).any(axis=1))
+        loose = np.flatnonzero(
+            (round_.scale > 0) & ~(self.points == best[:, None]).any(axis=1)
+        )
         if not len(loose):
             return loose
-        top = SLOTS - 1 - np.argmax(piece[loose, ::-1] > 0, axis=1)
-        binding = [self.points[loose, np.clip(top + k, 0, SLOTS - 1)] for k in (-1, 0, 1)]
+        top = self._slots - 1 - np.argmax(piece[loose, ::-1] > 0, axis=1)
+        binding = [
+            self.points[loose, np.clip(top + k, 0, self._slots - 1)] for k in (-1, 0, 1)
+        ]
         last = tangents.points[loose] - 1
-        wanted = [np.clip(best[loose] + step, 0, last) for step in NEAR]
-        self.points[loose] = np.sort(np.stack([*binding, *wanted, 0 * last, last], axis=1), axis=1)
+        wanted = [np.clip(best[loose] + step, 0, last) for step in self._near]
+        self.points[loose] = np.sort(
+            np.stack([*binding, *wanted, 0 * last, last], axis=1), axis=1
+        )
         return loose
+
+
+def _near(layout: Layout) -> tuple[int, ...]:
+    """Offsets around a load whose tangents are used next; further ones only on a finer grid."""
+    steps = [step for step in NEAR if step <= 16 * layout.grids[0].fine]
+    return (*(-step for step in reversed(steps)), 0, *steps)
 
 
 def _flow_limits(round_: Round, index: FlowIndex) -> Array:
@@ -287,10 +374,13 @@ def _flow_limits(round_: Round, index: FlowIndex) -> Array:
     return np.where(round_.usable[row, engine], part * round_.demand[row], 0.0)
 
 
-def _most_negative(reduced: Array, count: int) -> Index:
-    """(row, engine) of the `count` most negative entries of each row."""
-    count = min(count, reduced.shape[1])
-    best = np.argpartition(reduced, count - 1, axis=1)[:, :count]
-    rows = np.repeat(np.arange(len(reduced)), count)
-    pairs = np.stack([rows, best.ravel()], axis=1)
-    return pairs[reduced[pairs[:, 0], pairs[:, 1]] < -PRICE_TOLERANCE]
+def _least(
+    cost: Array, per_row: int, per_engine: int, below: float = math.inf
+) -> Index:
+    """(row, engine) pairs: the least entries of each row and of each column that are under `below`."""
+    chosen = np.zeros(cost.shape, dtype=bool)
+    for axis, count in ((1, per_row), (0, per_engine)):
+        count = min(count, cost.shape[axis])
+        best = np.argpartition(cost, count - 1, axis=axis).take(range(count), axis=axis)
+        np.put_along_axis(chosen, best, True, axis=axis)
+    return np.argwhere(chosen & (cost < below))

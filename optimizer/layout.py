@@ -25,7 +25,7 @@ TIE_BREAK_MS = 0.01
 """Each pair's cost is lowered by at most this, by a hash of the names: equal engines are told apart the
 same way everywhere. Lowered, so that a bound for the perturbed cost holds for the true one."""
 
-FINE = ((64, 256), (256, 16))
+FINE = ((16, 256), (64, 8))
 """(largest number of engines, divisions of each grid gap): small fleets get a finer grid."""
 
 TINY_DEMAND = 1e-6
@@ -112,7 +112,10 @@ class Round:
         for index, grid in enumerate(self.layout.grids):
             mine = self.layout.grid_of == index
             per_replica = np.divide(
-                load[mine], self.scale[mine], out=np.zeros(mine.sum()), where=self.scale[mine] > 0
+                load[mine],
+                self.scale[mine],
+                out=np.zeros(mine.sum()),
+                where=self.scale[mine] > 0,
             )
             ttft[mine], tbot[mine] = grid.curve.latency(per_replica)
         return ttft, tbot
@@ -166,7 +169,9 @@ class _Statics:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
-    def layout(self, rows: list[tuple[str, str]], engines: list[str], known: LayoutCache | None) -> Layout:
+    def layout(
+        self, rows: list[tuple[str, str]], engines: list[str], known: LayoutCache | None
+    ) -> Layout:
         if known is None:
             return self._build(rows, engines)
         p = self._problem
@@ -175,7 +180,10 @@ class _Statics:
             [p.eligible[row] for row in rows],
             {f: p.network_ms[f] for f, _ in rows},
             {k: p.keys[k] for _, k in rows},
-            [(e.profile, e.replica_limit_rps, e.max_share) for e in map(p.engines.__getitem__, engines)],
+            [
+                (e.profile, e.replica_limit_rps, e.max_share)
+                for e in map(p.engines.__getitem__, engines)
+            ],
         )
         cached = known.get(key)
         if cached is not None and cached[0] == inputs:
@@ -192,10 +200,14 @@ class _Statics:
         for i, row in enumerate(rows):
             mask[i, [index[e] for e in p.eligible[row]]] = True
         network_of = {
-            f: np.array([p.network_ms[f].get(e, 0.0) for e in engines]) for f in {f for f, _ in rows}
+            f: np.array([p.network_ms[f].get(e, 0.0) for e in engines])
+            for f in {f for f, _ in rows}
         }
         keys = [p.keys[k] for _, k in rows]
-        work_of = {k: np.array([p.keys[k].work.get(e, 1.0) for e in engines]) for k in {k for _, k in rows}}
+        work_of = {
+            k: np.array([p.keys[k].work.get(e, 1.0) for e in engines])
+            for k in {k for _, k in rows}
+        }
         grids, grid_of = _grids(specs)
         idle = np.array([grids[g].idle_ms for g in grid_of]).reshape(len(engines), 2)
         tokens = np.array([key.output_tokens for key in keys])
@@ -245,7 +257,9 @@ def name_hash(rows: Iterable[str], columns: Iterable[str]) -> Array:
 
 
 def _digest(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"
+    )
 
 
 def _numbers(problem: Problem, layout: Layout) -> Round:

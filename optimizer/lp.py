@@ -65,7 +65,11 @@ class Bridge(pulp.HiGHS):  # type: ignore[misc]  # PuLP has no types
 
     def __init__(self) -> None:
         super().__init__(
-            mip=False, msg=False, threads=1, dual_feasibility_tolerance=DUAL_TOLERANCE, solver="simplex"
+            mip=False,
+            msg=False,
+            threads=1,
+            dual_feasibility_tolerance=DUAL_TOLERANCE,
+            solver="simplex",
         )
         self.pending: list[Callable[[Any], object]] = []
 
@@ -88,11 +92,15 @@ class Bridge(pulp.HiGHS):  # type: ignore[misc]  # PuLP has no types
 class Model:
     """Columns and rows by index; grows, never shrinks. Rows are `sum = rhs` or `sum ≤ rhs`."""
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, name: str, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._clock = clock
         self._lp = pulp.LpProblem(name, pulp.LpMinimize)
         self._lp.setObjective(pulp.LpAffineExpression())
         self._cost, self._low, self._up = (np.zeros(0) for _ in range(3))
+        self._serial = 0
+        self._rows_of: list[list[int]] = []
         self._vars: list[pulp.LpVariable] = []
         self._rows: list[pulp.LpConstraint] = []
         self._bridge = Bridge() if highspy is not None else None
@@ -110,11 +118,17 @@ class Model:
         first = len(self._rows)
         sense = pulp.LpConstraintEQ if equal else pulp.LpConstraintLE
         for i, value in enumerate(rhs.tolist()):
-            row = pulp.LpConstraint(sense=sense, name=f"r{first + i}", rhs=min(value, OPEN))
+            row = pulp.LpConstraint(
+                sense=sense, name=f"r{first + i}", rhs=min(value, OPEN)
+            )
             self._rows.append(row)
             self._lp.addConstraint(row)
         lower = rhs if equal else np.full(len(rhs), -np.inf)
-        none = (np.zeros(len(rhs), dtype=np.int32), np.zeros(0, dtype=np.int32), np.zeros(0))
+        none = (
+            np.zeros(len(rhs), dtype=np.int32),
+            np.zeros(0, dtype=np.int32),
+            np.zeros(0),
+        )
         self._queue(lambda h: h.addRows(len(rhs), lower, rhs, 0, *none))
         return np.arange(first, first + len(rhs), dtype=np.int32)
 
@@ -134,34 +148,77 @@ class Model:
         low = np.zeros(count) if lower is None else lower
         self._mirror(first, cost, low, upper, rows, values)
         self._cost = np.concatenate([self._cost, cost])
-        self._low, self._up = np.concatenate([self._low, low]), np.concatenate([self._up, upper])
+        self._low, self._up = (
+            np.concatenate([self._low, low]),
+            np.concatenate([self._up, upper]),
+        )
         index = np.stack(rows, axis=1).astype(np.int32)
         value = np.stack(values, axis=1)
         present = index >= 0
-        starts = np.concatenate([[0], np.cumsum(present.sum(axis=1))[:-1]]).astype(np.int32)
+        starts = np.concatenate([[0], np.cumsum(present.sum(axis=1))[:-1]]).astype(
+            np.int32
+        )
         flat_index, flat_value = index[present], value[present]
         self._queue(
-            lambda h: h.addCols(count, cost, low, upper, len(flat_index), starts, flat_index, flat_value)
+            lambda h: h.addCols(
+                count, cost, low, upper, len(flat_index), starts, flat_index, flat_value
+            )
         )
         return np.arange(first, first + count, dtype=np.int32)
 
     def _mirror(
-        self, first: int, cost: Array, low: Array, upper: Array, rows: Sequence[Ints], values: Sequence[Array]
+        self,
+        first: int,
+        cost: Array,
+        low: Array,
+        upper: Array,
+        rows: Sequence[Ints],
+        values: Sequence[Array],
     ) -> None:
         new = [
-            self._lp.add_variable(f"c{first + j}", a, _bounded(b))
+            self._lp.add_variable(f"c{self._serial + j}", a, _bounded(b))
             for j, (a, b) in enumerate(zip(low.tolist(), upper.tolist(), strict=True))
         ]
+        self._serial += len(new)
         self._vars += new
+        self._rows_of += [
+            [row for row in entry if row >= 0]
+            for entry in np.stack(rows, axis=1).tolist()
+        ]
         objective = self._lp.objective
         for var, price in zip(new, cost.tolist(), strict=True):
             objective[var] = price
         for entry_rows, entry_values in zip(rows, values, strict=True):
-            for var, row, value in zip(new, entry_rows.tolist(), entry_values.tolist(), strict=True):
+            for var, row, value in zip(
+                new, entry_rows.tolist(), entry_values.tolist(), strict=True
+            ):
                 if row >= 0:
                     self._rows[row].expr[var] = value
 
-    def set_bounds(self, columns: Ints, upper: Array, lower: Array | None = None) -> None:
+    def remove_columns(self, columns: Ints) -> Ints:
+        """Delete columns; returns the new index of every old one, −1 where deleted."""
+        keep = np.ones(len(self._vars), dtype=bool)
+        keep[columns] = False
+        for j in columns.tolist():
+            var = self._vars[j]
+            del self._lp.objective[var]
+            for row in self._rows_of[j]:
+                del self._rows[row].expr[var]
+        kept = np.flatnonzero(keep)
+        self._vars = [self._vars[j] for j in kept.tolist()]
+        self._rows_of = [self._rows_of[j] for j in kept.tolist()]
+        self._cost, self._low, self._up = (
+            self._cost[kept],
+            self._low[kept],
+            self._up[kept],
+        )
+        gone = np.sort(columns).astype(np.int32)
+        self._queue(lambda h: h.deleteCols(len(gone), gone))
+        return np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
+
+    def set_bounds(
+        self, columns: Ints, upper: Array, lower: Array | None = None
+    ) -> None:
         """Change the bounds of columns; what is unchanged costs nothing."""
         low = np.zeros(len(columns)) if lower is None else lower
         new = (self._up[columns] != upper) | (self._low[columns] != low)
@@ -216,21 +273,31 @@ class Model:
         status, end = Status.NONE, highs.getModelStatus()
         if end == highspy.HighsModelStatus.kOptimal:
             status = Status.OPTIMAL
-        elif end == highspy.HighsModelStatus.kTimeLimit and highs.getInfo().primal_solution_status == FEASIBLE:
+        elif (
+            end == highspy.HighsModelStatus.kTimeLimit
+            and highs.getInfo().primal_solution_status == FEASIBLE
+        ):
             status = Status.FEASIBLE
-        return Solution(status, np.array(solution.col_value), np.array(solution.row_dual), rung)
+        return Solution(
+            status, np.array(solution.col_value), np.array(solution.row_dual), rung
+        )
 
     def _cbc(self, left: float) -> Solution:
         limit = max(1.0, left) if math.isfinite(left) else None
         status = Status.NONE
         try:
-            if self._lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit)) == pulp.LpStatusOptimal:
+            if (
+                self._lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit))
+                == pulp.LpStatusOptimal
+            ):
                 on_time = self._lp.sol_status == pulp.LpSolutionOptimal
                 status = Status.OPTIMAL if on_time else Status.FEASIBLE
         except pulp.PulpSolverError:
             pass  # no CBC binary here: nothing below this rung
         x = np.array([var.varValue or 0.0 for var in self._vars])
-        return Solution(status, x, np.array([row.pi or 0.0 for row in self._rows]), "cbc")
+        return Solution(
+            status, x, np.array([row.pi or 0.0 for row in self._rows]), "cbc"
+        )
 
 
 @contextmanager

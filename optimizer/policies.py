@@ -40,13 +40,17 @@ def round_robin(round_: Round, problem: Problem, warm: Warm, deadline: float) ->
 
 def nearest(round_: Round, problem: Problem, warm: Warm, deadline: float) -> Flow:
     """Everything to the usable engine with the shortest round trip."""
-    distance = np.where(round_.usable, round_.layout.network - round_.layout.tie_break, np.inf)
+    distance = np.where(
+        round_.usable, round_.layout.network - round_.layout.tie_break, np.inf
+    )
     weight = np.zeros(round_.usable.shape)
     weight[np.arange(len(weight)), np.argmin(distance, axis=1)] = 1.0
     return split(round_, weight)
 
 
-def capacity_weighted(round_: Round, problem: Problem, warm: Warm, deadline: float) -> Flow:
+def capacity_weighted(
+    round_: Round, problem: Problem, warm: Warm, deadline: float
+) -> Flow:
     """Shares proportional to effective capacity."""
     return split(round_, np.broadcast_to(round_.capacity, round_.usable.shape))
 

@@ -19,7 +19,10 @@ DEFAULT_GAIN = 0.005
 
 
 def decide(
-    previous: Plan | Shares | None, candidate: Plan | Shares, problem: Problem, min_gain: float = DEFAULT_GAIN
+    previous: Plan | Shares | None,
+    candidate: Plan | Shares,
+    problem: Problem,
+    min_gain: float = DEFAULT_GAIN,
 ) -> Decision:
     """Whether a candidate should replace what is published.
 
@@ -36,14 +39,23 @@ def decide(
         return Decision(Outcome.UNCHANGED, 0.0, 0.0, 0.0, "the same shares")
     rounds, _ = build_rounds(problem)
     if not all(_complete(old, round_) for round_ in rounds):
-        return Decision(Outcome.FORCED, 0.0, 0.0, 0.0, "a front-end and key has no published shares")
+        return Decision(
+            Outcome.FORCED, 0.0, 0.0, 0.0, "a front-end and key has no published shares"
+        )
     before, after = (_cost(rounds, shares) for shares in (old, new))
     if not all(cost.feasible for cost in before):
         return Decision(
-            Outcome.FORCED, 0.0, 0.0, 0.0, "the published shares use a lost engine or break a capacity"
+            Outcome.FORCED,
+            0.0,
+            0.0,
+            0.0,
+            "the published shares use a lost engine or break a capacity",
         )
     demand = sum(float(round_.demand.sum()) for round_ in rounds) or 1.0
-    f_old, f_new = (sum(cost.latency + cost.shed for cost in costs) / demand for costs in (before, after))
+    f_old, f_new = (
+        sum(cost.latency + cost.shed for cost in costs) / demand
+        for costs in (before, after)
+    )
     latency = sum(cost.latency for cost in before) / demand
     churn = sum(cost.churn for cost in after) / demand
     threshold = max(min_gain, problem.max_gap) * latency
@@ -103,5 +115,11 @@ def _flow(round_: Round, shares: Shares) -> tuple[Array, Array, bool]:
 
 def _broken(cost: Cost) -> Cost:
     return Cost(
-        cost.network, cost.engine, cost.churn, cost.shed, cost.true_latency, cost.served_rps, feasible=False
+        cost.network,
+        cost.engine,
+        cost.churn,
+        cost.shed,
+        cost.true_latency,
+        cost.served_rps,
+        feasible=False,
     )

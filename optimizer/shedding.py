@@ -21,10 +21,18 @@ def shed_prices(round_: Round) -> Array:
     layout = round_.layout
     _, slope = round_.curves(round_.capacity)
     usable = round_.usable
-    mean_work = np.where(usable, layout.work, 0.0).sum(axis=1) / np.maximum(1, usable.sum(axis=1))
+    mean_work = np.where(usable, layout.work, 0.0).sum(axis=1) / np.maximum(
+        1, usable.sum(axis=1)
+    )
     mean_work = np.where(mean_work > 0, mean_work, 1.0)
-    worst = layout.cost + layout.gamma[:, None] + (layout.work + layout.kappa[:, None]) * slope
-    base = 2.0 * float(np.max(np.where(usable, worst / mean_work[:, None], 1.0), initial=1.0))
+    worst = (
+        layout.cost
+        + layout.gamma[:, None]
+        + (layout.work + layout.kappa[:, None]) * slope
+    )
+    base = 2.0 * float(
+        np.max(np.where(usable, worst / mean_work[:, None], 1.0), initial=1.0)
+    )
     levels = sorted(set(layout.priority))
     span = min(1.0, (MAX_LEVELS - 1) / max(1, len(levels) - 1))
     rank = np.array([levels.index(p) for p in layout.priority]) * span
