@@ -39,6 +39,10 @@ from xds_server.services import SERVER_OPTIONS, XdsServices
 from xds_server.translate.names import RUNTIME_LAYER
 
 _SAVE_EVERY_S = 10.0
+_SAVE_PAUSE_S = 0.2
+_SETTLE_S = 5.0
+"""After a restart from saved state: how long reporters get to come back before the first round. It is the
+validity of a report at the default interval, so whoever is silent then is not merely reconnecting."""
 _LAG_EVERY_S = 5.0
 
 
@@ -82,6 +86,7 @@ class ControlPlane:
         self._warm = Warm()
         self._members_changed = asyncio.Event()
         self._wanted = asyncio.Event()
+        self._unsaved = asyncio.Event()
         self._trigger = "timer"
         self._lost: frozenset[str] = frozenset()
         self._problems: dict[str, list[str]] = {}
@@ -129,7 +134,7 @@ class ControlPlane:
             self._follow_members(),
             self._plan_loop(),
             self._follow_policy(stop),
-            self._every(_SAVE_EVERY_S, self.save),
+            self._save_loop(),
             self._every(_LAG_EVERY_S, self.xds.watch_lag),
             self._watch_loop_lag(),
         ]
@@ -138,7 +143,7 @@ class ControlPlane:
             await stop.wait()
             for task in tasks:
                 task.cancel()
-        self.save()
+        self._save_now()
 
     async def _listen(self, stack: contextlib.AsyncExitStack, app: web.Application, address: Address) -> int:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -200,6 +205,7 @@ class ControlPlane:
             await self._members_changed.wait()
             self._members_changed.clear()
             if self.ready:
+                self._unsaved.set()
                 self.publisher.publish()
                 await self.publisher.note_ack()
             self._judge_engines()
@@ -221,7 +227,7 @@ class ControlPlane:
         self._wanted.set()
 
     async def _plan_loop(self) -> None:
-        await self._wait_for_members()
+        await (self._settle() if self.ready else self._wait_for_members())
         while True:
             trigger, self._trigger = self._trigger, "timer"
             self._wanted.clear()
@@ -232,10 +238,16 @@ class ControlPlane:
     async def _wait_for_members(self) -> None:
         """Serve nothing before it is known who is there: an empty answer would empty the Envoys."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0 if self.ready else self._config.startup_wait_s):
+            async with asyncio.timeout(self._config.startup_wait_s):
                 while observations.without_replicas(self.policy, self.membership.view()):
                     await self._wanted.wait()
                     self._wanted.clear()
+
+    async def _settle(self) -> None:
+        """After a restart, members are the saved and the reported ones until the reporters had time to come
+        back; only an engine that is lost or found meanwhile is planned for at once."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), _SETTLE_S)
 
     async def _plan(self, trigger: str) -> None:
         planned_for = self.planning_rules
@@ -289,7 +301,7 @@ class ControlPlane:
         self.published_at = self._wall_clock()
         if first:
             self.log.info("control_plane_ready", snapshot=served.sequence)
-        self.save()
+        self._unsaved.set()
 
     def _log_published(self, found: Round, trigger: str) -> None:
         self.log.info(
@@ -343,19 +355,32 @@ class ControlPlane:
 
     # ---- state --------------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Save the state; a failure is logged and serving goes on."""
-        if self._store is None or not self.ready:
-            return
-        view = self.demand.view(self._clock())
-        state = SavedState(
+    async def _save_loop(self) -> None:
+        """Save after every change of shares or members, and the demand now and then."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._unsaved.wait(), _SAVE_EVERY_S)
+            self._unsaved.clear()
+            if self._store is not None and self.ready:
+                await asyncio.to_thread(self._save, self._store, self._state())
+            await asyncio.sleep(_SAVE_PAUSE_S)
+
+    def _save_now(self) -> None:
+        if self._store is not None and self.ready:
+            self._save(self._store, self._state())
+
+    def _state(self) -> SavedState:
+        return SavedState(
             fleet=self.policy.fleet,
             served=self.publisher.served.to_json(),
-            demand_rps=observations.demand_rps(self.policy, view),
+            demand_rps=observations.demand_rps(self.policy, self.demand.view(self._clock())),
             members=dump(self.membership.view()),
         )
+
+    def _save(self, store: StateStore, state: SavedState) -> None:
+        """A failure is logged and serving goes on."""
         try:
-            self._store.save(state)
+            store.save(state)
             self.telemetry.saved_at.set(self._wall_clock())
         except OSError as error:
             self.log.error("state_save_failed", error=str(error))

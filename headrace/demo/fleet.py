@@ -123,6 +123,12 @@ class Fleet:
         async with self.http.post(f"http://127.0.0.1:{port}/admin/faults", json=faults) as answer:
             answer.raise_for_status()
 
+    async def stats(self, engine: str, replica: str) -> Any:
+        """Return what one replica tells of itself."""
+        port = self.engine_ports[engine, replica]["admin"]
+        async with self.http.get(f"http://127.0.0.1:{port}/stats") as answer:
+            return await answer.json()
+
     # ---- front-ends ---------------------------------------------------------------------------------
 
     async def _start_envoys(self, frontend: str, count: int) -> None:

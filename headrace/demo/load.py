@@ -13,12 +13,12 @@ A closed loop slows down with the fleet and hides its queues (coordinated omissi
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -138,6 +138,7 @@ class LoadGenerator:
         self._headers = {"content-type": "application/json", **(headers or {})}
         self._clock = clock
         self._measuring_from = clock()
+        self._stopped = asyncio.Event()
         for frontend, rps in rates.items():
             self.set_rate(frontend, rps)
         self.records: deque[Record] = deque(maxlen=_KEPT_RECORDS)
@@ -159,7 +160,7 @@ class LoadGenerator:
         return summarise(self.records)
 
     async def run(self, duration_s: float | None = None) -> None:
-        """Send for `duration_s` seconds (None: until cancelled), then wait for the answers."""
+        """Send for `duration_s` seconds (None: until `stop`), then wait for the answers."""
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         # Without a limit: a request must never wait for a connection.
         connector = aiohttp.TCPConnector(limit=0)
@@ -170,10 +171,15 @@ class LoadGenerator:
             for frontend, arrivals in self._arrivals.items():
                 arrivals.start(partial(self._send, frontend, session, requests))
             try:
-                await asyncio.sleep(duration_s if duration_s is not None else math.inf)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopped.wait(), duration_s)
             finally:
                 for arrivals in self._arrivals.values():
                     arrivals.stop()
+
+    def stop(self) -> None:
+        """Send nothing more; `run` returns once all answers have come."""
+        self._stopped.set()
 
     def _send(self, frontend: str, session: aiohttp.ClientSession, requests: asyncio.TaskGroup) -> None:
         requests.create_task(self._request(frontend, session))
