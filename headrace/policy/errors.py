@@ -42,11 +42,16 @@ _BOUNDS = {
 def translate(error: ValidationError, source: Source) -> None:
     """Note every error of pydantic in `source`, with the place where it was written."""
     for detail in error.errors(include_url=False):
-        if is_faulty(detail["input"]):
+        if is_faulty(detail["input"]) or _follows(detail):
             continue
         path = tuple(part for part in detail["loc"] if not str(part).startswith("~") and part != "[key]")
         wrong, expected = _words(detail, path)
         source.complain(path, wrong, expected)
+
+
+def _follows(detail: ErrorDetails) -> bool:
+    """Whether the error only follows from another: a list that is too short once its faulty items are gone."""
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 
 def _words(detail: ErrorDetails, path: Path) -> tuple[str, str]:

@@ -19,11 +19,11 @@ from headrace.policy.source import FAULTY, Source, read
 def load(path: str | FilePath) -> Policy:
     """Load a policy file, or a folder whose `*.yaml` files are merged.
 
-    Raises `PolicyError` with every problem found. Nothing but the named files (and the profile files that
-    they name) is read.
+    Raises `PolicyError` with every problem found. Nothing but the named files (and the profile and
+    token files that they name) is read.
     """
     source, files = _gather(FilePath(path))
-    files += _read_profiles(source)
+    files += _read_files(source)
     document = _validate(source)
     if document is not None:
         checks.check(document, source)
@@ -77,26 +77,34 @@ def _is_section(path: Path) -> bool:
     return len(path) == 1 or (path[:2] == ("network", "rtt_ms") and len(path) <= 3)
 
 
-def _read_profiles(source: Source) -> list[str]:
-    """Put the content of `profiles.<name>: {file: ...}` in its place; returns the files' names."""
-    profiles = source.value.get("profiles")
-    files: list[str] = []
-    if not isinstance(profiles, dict):
-        return files
-    for name, value in profiles.items():
-        if not isinstance(value, dict) or not isinstance(value.get("file"), str):
-            continue
-        path: Path = ("profiles", name)
-        if len(value) > 1:
-            source.complain(path, "has other keys beside `file`", "only `file`, or the profile itself")
-            continue
-        file = FilePath(source.place((*path, "file")).file).parent / value["file"]
-        inner = read(file, path)
-        files.append(str(file))
-        source.problems += inner.problems
-        source.places.update(inner.places)
-        profiles[name] = inner.value or FAULTY
-    return files
+def _read_files(source: Source) -> list[str]:
+    """Put the content of `{file: ...}` of profiles and tokens in its place; returns the files' names."""
+    root = source.value
+    places: list[Path] = [("profiles", name) for name in _map(root, "profiles")]
+    places += [("security", "reports", "tokens")] * ("tokens" in _map(root, "security", "reports"))
+    return [file for path in places if (file := _read_file(source, path, _map(root, *path[:-1])))]
+
+
+def _map(value: Any, *keys: str | int) -> dict[str, Any]:
+    """The map at some keys; empty when there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _read_file(source: Source, path: Path, holder: dict[str, Any]) -> str | None:
+    name, value = str(path[-1]), holder[str(path[-1])]
+    if not isinstance(value, dict) or not isinstance(value.get("file"), str):
+        return None
+    if len(value) > 1:
+        source.complain(path, "has other keys beside `file`", "only `file`, or the content itself")
+        return None
+    file = FilePath(source.place((*path, "file")).file).parent / value["file"]
+    inner = read(file, path)
+    source.problems += inner.problems
+    source.places.update(inner.places)
+    holder[name] = inner.value or FAULTY
+    return str(file)
 
 
 def _validate(source: Source) -> Document | None:

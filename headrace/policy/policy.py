@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from headrace.policy.expand import expand
 from headrace.policy.problems import Path, Place, Problem
 from headrace.policy.schema import (
     Churn,
@@ -185,6 +186,14 @@ class Policy:
     def security(self) -> Security:
         """Identities; paths are relative to the policy file."""
         return self.document.security
+
+    def report_tokens(self) -> Mapping[str, frozenset[str]]:
+        """Engine -> SHA-256 digests of the tokens that may report for it."""
+        found: dict[str, frozenset[str]] = {}
+        for pattern, digests in (self.security.reports.tokens if self.security.reports else {}).items():
+            for name in expand(pattern):
+                found[name] = found.get(name, frozenset()) | set(digests)
+        return found
 
     def keys(self) -> tuple[tuple[str, str], ...]:
         """All (model, class) pairs, sorted."""

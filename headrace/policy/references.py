@@ -59,6 +59,10 @@ def _references(document: Document) -> Iterator[tuple[Path, str, str]]:
         for end in row:
             yield ("network", "rtt_ms", start, end), "engine or region", end
     yield from _denied_names(document)
+    reports = document.security.reports
+    for pattern in reports.tokens if reports else ():
+        for name in _expanded_or_same(pattern):
+            yield ("security", "reports", "tokens", pattern), "engine", name
     for path, names in _residency_rules(document):
         for name in names:
             yield path, "jurisdiction", name

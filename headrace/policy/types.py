@@ -121,6 +121,12 @@ def _ip(value: str) -> str:
         raise fault(f"is {shown(value)}", "an IP address to bind, such as 0.0.0.0") from None
 
 
+def _digest(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", value):  # the value is not repeated: it may be the token itself
+        raise fault("is not a SHA-256 digest", "64 hex digits: printf %s TOKEN | sha256sum")
+    return value
+
+
 def _sorted_set(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(sorted(_once(values)))
 
@@ -167,6 +173,9 @@ SomeNames = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(_sor
 """A set of names that cannot be empty (an empty allow-list is a mistake, or a trap)."""
 Addresses = Annotated[tuple[IpPort, ...], Field(min_length=1), AfterValidator(_sorted_set)]
 Cidrs = Annotated[tuple[Cidr, ...], AfterValidator(_sorted_set)]
+Digests = Annotated[
+    tuple[Annotated[str, AfterValidator(_digest)], ...], Field(min_length=1), AfterValidator(_sorted_set)
+]
 ServedNames = Annotated[tuple[ServedName, ...], AfterValidator(_once)]
 AdapterNames = Annotated[tuple[AdapterName, ...], AfterValidator(_sorted_set)]
 SessionKeys = Annotated[tuple[SessionKey, ...], AfterValidator(_once)]

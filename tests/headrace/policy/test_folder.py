@@ -158,3 +158,34 @@ def test_a_profile_is_a_file_or_written_out(with_profile_file):
     assert (
         "profiles.a100: has other keys beside `file`; expected only `file`" in problems(with_profile_file)[0]
     )
+
+
+# tokens
+
+DIGEST = "0a" * 32
+REPORTS = "security: {reports: {cert: {file: a}, key: {file: b}, tokens: {file: tokens.yaml}}}\n"
+
+
+def test_tokens_may_be_in_a_file_and_name_several_engines(write, tmp_path):
+    (tmp_path / "tokens.yaml").write_text(
+        f"us-east-h100-{{01..02}}: [{DIGEST}]\nspot: [{'1b' * 32}, {DIGEST}]\n"
+    )
+    policy = load(write(extra=REPORTS))
+    assert policy.report_tokens() == {
+        "us-east-h100-01": {DIGEST},
+        "us-east-h100-02": {DIGEST},
+        "spot": {DIGEST, "1b" * 32},
+    }
+    assert str(tmp_path / "tokens.yaml") in policy.files
+
+
+def test_faults_in_a_token_file_name_that_file(write, tmp_path):
+    (tmp_path / "tokens.yaml").write_text("\nspot: [secret]\n")
+    assert problems(write(extra=REPORTS)) == [
+        f"{tmp_path}/tokens.yaml:2: security.reports.tokens.spot[0]: is not a SHA-256 digest; "
+        "expected 64 hex digits: printf %s TOKEN | sha256sum"
+    ]
+
+
+def test_without_security_there_are_no_tokens(write):
+    assert load(write()).report_tokens() == {}

@@ -11,6 +11,7 @@ from headrace.policy import PolicyError, load
 INTERACTIVE = "interactive: {priority: 100, "
 SPOT = "spot: {model: llama-70b, region: us-west, "
 T0 = "t0_ms: 24"
+REPORTS = "security: {reports: {cert: {file: a}, key: {file: b}, "
 
 # name: (edits of the base policy, text appended, the message after "policy.yaml:")
 CASES: dict[str, tuple[list[tuple[str, str]], str, str]] = {
@@ -659,6 +660,31 @@ CASES: dict[str, tuple[list[tuple[str, str]], str, str]] = {
         "security: {xds: {cert: {file: a}, key: {file: b}, client_ca: {file: c}, identity: "
         "'spiffe://p/{engine}'}}\n",
         "53: security.xds: the identity does not name the front-end",
+    ),
+    "identity with an unknown placeholder": (
+        [],
+        REPORTS + "client_ca: {file: c}, identity: 'spiffe://{fleet}/{engine}'}}\n",
+        "53: security.reports: the identity has {fleet}; expected {cluster} or {engine} or {region}",
+    ),
+    "identity without an authority": (
+        [],
+        REPORTS + "identity: 'spiffe://p/{engine}'}}\n",
+        "53: security.reports: has only one of `client_ca` and `identity`; expected both, or neither",
+    ),
+    "reports that nobody proves": (
+        [],
+        REPORTS + "}}\n",
+        "53: security.reports: nothing proves who reports; expected `client_ca` and `identity`, or `tokens`",
+    ),
+    "token instead of its digest": (
+        [],
+        REPORTS + "tokens: {spot: [hunter2]}}}\n",
+        "53: security.reports.tokens.spot[0]: is not a SHA-256 digest; expected 64 hex digits",
+    ),
+    "token of an unknown engine": (
+        [],
+        REPORTS + f"tokens: {{spit: [{'a' * 64}]}}}}}}\n",
+        "53: security.reports.tokens.spit: `spit` is not an engine of this policy (did you mean `spot`?)",
     ),
     "unknown protection": (
         [],
