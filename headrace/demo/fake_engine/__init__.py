@@ -1,6 +1,11 @@
 """A fake inference engine: OpenAI-compatible on the wire, with the load curve of continuous batching.
 
-`profile` and `batching` are the pure model, `prefix_cache` the KV cache of conversations, `wire` what goes
-over HTTP, `faults` what can be switched on, `metrics` and `reporting` what the engine tells about itself,
-`engine` the asyncio shell around the model, `app` the HTTP routes, `server` start-up and shut-down.
+| module | holds |
+|---|---|
+| `profile`, `batching`, `prefix_cache` | the pure model: load curve, batch, KV cache of conversations |
+| `call`, `answer`, `refusal` | requests, answers and errors as they go over HTTP |
+| `faults` | what can be switched on |
+| `metrics`, `window`, `reporting` | what the engine tells about itself |
+| `engine` | the asyncio shell around the model |
+| `app`, `server`, `config` | HTTP routes; start-up and shut-down of one replica |
 """

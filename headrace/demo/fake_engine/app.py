@@ -15,10 +15,12 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from headrace.demo.fake_engine.answer import Answer, model_list
+from headrace.demo.fake_engine.call import Call, parse
 from headrace.demo.fake_engine.config import EngineConfig
 from headrace.demo.fake_engine.engine import Engine, Generation
 from headrace.demo.fake_engine.faults import FaultError, Faults
-from headrace.demo.fake_engine.wire import CORE_DEAD, Answer, Call, Refusal, model_list, parse
+from headrace.demo.fake_engine.refusal import CORE_DEAD, Refusal
 
 FRONTEND_HEADER = "x-headrace-frontend"
 """Names the front-end whose Envoy sent the request."""
@@ -162,7 +164,8 @@ class EngineApp:
         request_id = request.headers.get("x-request-id") or uuid4().hex
         created = int(self._wall_clock())
         natural = self._engine.profile.output_tokens
-        answer = Answer(call, request_id, created, natural, generation.cached_tokens)
+        model = call.model or self._config.models[0]
+        answer = Answer(call, model, request_id, created, natural, generation.cached_tokens)
         try:
             if call.stream:
                 return await self._stream(request, answer, generation)
@@ -180,8 +183,15 @@ class EngineApp:
         if self._rng.random() < self.faults.error_rate:
             raise Refusal(self.faults.error_status, "Injected error.")
         call = parse(body, chat=chat)
-        if call.model not in self._config.models:
+        if call.model is not None and call.model not in self._config.models:
             raise Refusal(404, f"The model `{call.model}` does not exist.", "model")
+        if call.max_tokens is not None and call.max_tokens > self._config.max_model_len:
+            raise Refusal(
+                400,
+                f"max_tokens={call.max_tokens} cannot be greater than "
+                f"max_model_len={self._config.max_model_len}. Please request fewer output tokens.",
+                "max_tokens",
+            )
         output_tokens = call.output_tokens(self._engine.profile.output_tokens)
         if call.prompt_tokens + output_tokens > self._config.max_model_len:
             raise Refusal(
@@ -260,8 +270,7 @@ class EngineApp:
 
     async def _not_found(self, request: web.Request) -> web.Response:
         self._count_path(request)
-        body = Refusal(404, "Not Found").body()
-        return web.Response(status=404, body=body, content_type="application/json")
+        return web.json_response({"detail": "Not Found"}, status=404)
 
     # --- what tests ask -------------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.demo.fake_engine.batching import Batch, Sequence, Step
+from headrace.demo.fake_engine.call import Call
 from headrace.demo.fake_engine.metrics import EngineMetrics
 from headrace.demo.fake_engine.prefix_cache import BLOCK_TOKENS, PrefixCache
 from headrace.demo.fake_engine.profile import EngineProfile
+from headrace.demo.fake_engine.refusal import CORE_DEAD, Refusal
 from headrace.demo.fake_engine.window import Window
-from headrace.demo.fake_engine.wire import CORE_DEAD, Call, Refusal
 
 REPORT_SPAN_S = 2.0
 """Rates and latencies in load reports are of this many seconds."""
