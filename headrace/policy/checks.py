@@ -38,6 +38,7 @@ def check(document: Document, source: Source) -> None:
     check_head_room(document, source)
     check_service_levels(document, source)
     _static_addresses(document, source)
+    _idle_rules(document, source, engines)
 
 
 def _expand_engines(document: Document, source: Source) -> dict[str, str]:
@@ -202,3 +203,14 @@ def _static_addresses(document: Document, source: Source) -> None:
                     f"`{address}` is outside the replica_cidrs of region {engine.region}",
                     f"an address in {', '.join(map(str, networks))}",
                 )
+
+
+def _idle_rules(document: Document, source: Source, engines: dict[str, str]) -> None:
+    """A `deny` rule that nothing matches protects from nothing, though its author believes that it does."""
+    for i, rule in enumerate(document.deny):
+        names = engines if rule.engine is None else expand(rule.engine)
+        found = (document.engines[engines[name]] for name in names)
+        if not any(rule.region in (None, e.region) and rule.model in (None, e.model) for e in found):
+            source.complain(
+                ("deny", i), "matches no engine", "model, engine and region of one engine at least"
+            )

@@ -50,7 +50,7 @@ def translate(error: ValidationError, source: Source) -> None:
 
 
 def _follows(detail: ErrorDetails) -> bool:
-    """Whether the error only follows from another: a list that is too short once its faulty items are gone."""
+    """Whether the error only follows from others: a list too short once its faulty items are gone."""
     return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 

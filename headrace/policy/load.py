@@ -32,31 +32,33 @@ def load(path: str | FilePath) -> Policy:
     return compile_policy(document, source, tuple(files))
 
 
-def _gather(path: FilePath) -> tuple[Source, list[str]]:
+def policy_files(path: FilePath) -> list[FilePath]:
+    """The file itself, or the `*.yaml` and `*.yml` files of a folder, sorted. OSError if it is unreadable."""
     if not path.is_dir():
-        return read(path), [str(path)]
-    merged = Source(places={(): Place(str(path), 0)})
+        return [path]
+    return sorted(p for p in path.iterdir() if p.suffix in (".yaml", ".yml") and not p.name.startswith("."))
+
+
+def _gather(path: FilePath) -> tuple[Source, list[str]]:
+    merged = Source(places={(): Place(str(path), 0)}, readable=True)
     try:
-        found = sorted(
-            p for p in path.iterdir() if p.suffix in (".yaml", ".yml") and not p.name.startswith(".")
-        )
+        files = policy_files(path)
     except OSError as error:
         merged.complain((), f"cannot be read: {error.strerror}", "a readable folder")
         return merged, []
-    if not found:
+    if not files:
         merged.complain((), "the folder has no *.yaml file", "one or more policy files")
-    for file in found:
+    for file in files:
         _merge(merged, read(file))
-    return merged, [str(file) for file in found]
+    return merged, [str(file) for file in files]
 
 
 def _merge(into: Source, other: Source) -> None:
     into.problems += other.problems
-    file = other.places.pop(())
+    into.readable = into.readable and other.readable
     _merge_maps(into, into.value, other, other.value, ())
     for path, place in other.places.items():
         into.places.setdefault(path, place)
-    into.places.setdefault((), file)
 
 
 def _merge_maps(into: Source, target: dict[str, Any], other: Source, new: dict[str, Any], path: Path) -> None:
@@ -71,6 +73,9 @@ def _merge_maps(into: Source, target: dict[str, Any], other: Source, new: dict[s
             into.complain(
                 here, f"the key is also in {into.places[here]}", "each key in one file", other.places[here]
             )
+    ordered = dict(sorted(target.items()))
+    target.clear()
+    target.update(ordered)
 
 
 def _is_section(path: Path) -> bool:
@@ -103,13 +108,13 @@ def _read_file(source: Source, path: Path, holder: dict[str, Any]) -> str | None
     inner = read(file, path)
     source.problems += inner.problems
     source.places.update(inner.places)
-    holder[name] = inner.value or FAULTY
+    holder[name] = inner.value if inner.readable else FAULTY
     return str(file)
 
 
 def _validate(source: Source) -> Document | None:
     """The document, or None with the reasons noted. An unreadable file gives no further reasons."""
-    if not source.value:
+    if not source.readable or not source.value:
         return None
     try:
         return Document.model_validate(source.value)

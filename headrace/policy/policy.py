@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any, Literal
 
 from headrace.policy.expand import expand
@@ -186,6 +187,15 @@ class Policy:
     def security(self) -> Security:
         """Identities; paths are relative to the policy file."""
         return self.document.security
+
+    def secret_path(
+        self, port: Literal["reports", "xds"], name: Literal["cert", "key", "client_ca"]
+    ) -> FilePath:
+        """Where a file of `security` is; KeyError when the policy does not name it."""
+        secret = getattr(getattr(self.security, port), name, None)
+        if secret is None:
+            raise KeyError(f"security.{port}.{name}")
+        return FilePath(self.places["security", port, name, "file"].file).parent / str(secret.file)
 
     def report_tokens(self) -> Mapping[str, frozenset[str]]:
         """Engine -> SHA-256 digests of the tokens that may report for it."""

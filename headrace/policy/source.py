@@ -45,6 +45,8 @@ class Source:
     value: dict[str, Any] = field(default_factory=dict)
     places: dict[Path, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    readable: bool = False
+    """Whether there are values at all; without, nothing can be said of what is missing."""
 
     def place(self, path: Path) -> Place:
         """Where `path`, or its nearest ancestor that is written somewhere, stands."""
@@ -76,7 +78,7 @@ def read(file: FilePath, base: Path = (), name: str | None = None) -> Source:
         what = "the file is empty" if root is None else "the file is not a map"
         source.complain(base, what, "`key: value` lines")
         return source
-    source.value = _Reader(source).map(root, base)
+    source.value, source.readable = _Reader(source).map(root, base), True
     return source
 
 

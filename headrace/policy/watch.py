@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 from watchfiles import awatch
 
-from headrace.policy.load import load
+from headrace.policy.load import load, policy_files
 from headrace.policy.policy import Policy
 from headrace.policy.problems import Place, PolicyError, Problem
+from headrace.policy.source import MAX_BYTES
 
 POLL_S = 1.0
 """Longest time after which the files are looked at although nothing was reported (network mounts, folders
@@ -80,21 +82,22 @@ def _folders(path: Path, files: tuple[str, ...]) -> set[Path]:
 
 
 def _state(path: str | Path, files: tuple[str, ...]) -> tuple[object, ...]:
-    """What cheap looking can tell of the files: a change of content changes this."""
-    path = Path(path)
+    """Names and content of all files that matter; what is the same needs no loading."""
     try:
-        names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+        own = policy_files(Path(path))
     except OSError:
-        names = []
-    return (*names, *(_stat(name) for name in (path, *map(Path, files))))
+        own = []
+    return tuple((name, _content(name)) for name in sorted({*own, *map(Path, files)}))
 
 
-def _stat(file: Path) -> tuple[str, int, int, int] | None:
+def _content(file: Path) -> bytes | None:
     try:
-        found = file.stat()
+        if not file.is_file():
+            return None
+        with file.open("rb") as stream:
+            return hashlib.sha256(stream.read(MAX_BYTES + 1)).digest()
     except OSError:
         return None
-    return str(file), found.st_ino, found.st_size, found.st_mtime_ns
 
 
 async def _change(path: str | Path, files: tuple[str, ...], seen: object, stop: asyncio.Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.policy import PolicyError, load
@@ -25,8 +27,10 @@ def test_the_files_of_a_folder_are_one_policy(base, write, tmp_path):
     folder = tmp_path / "policy"
     folder.mkdir()
     split(base, folder)
-    assert load(folder) == whole
-    assert load(folder).content_hash == whole.content_hash
+    merged = load(folder)
+    assert merged == whole
+    assert merged.content_hash == whole.content_hash
+    assert merged.document.model_dump_json() == whole.document.model_dump_json()
 
 
 def test_a_section_may_be_spread_over_files(base, tmp_path, write):
@@ -48,6 +52,13 @@ def test_the_same_key_in_two_files_names_both(base, tmp_path):
         f"{two}:1: fleet: the key is also in {one}:2; expected each key in one file",
         f"{two}:3: engines.spot: the key is also in {one}:43; expected each key in one file",
     ]
+
+
+def test_a_file_that_cannot_be_read_hides_what_is_missing_because_of_it(base, tmp_path):
+    split(base, tmp_path)
+    (tmp_path / "b.yml").write_text("classes: [")
+    (told,) = problems(tmp_path)
+    assert told.startswith(f"{tmp_path}/b.yml:2: not valid YAML")
 
 
 def test_other_files_and_folders_are_left_alone(base, tmp_path):
@@ -189,3 +200,18 @@ def test_faults_in_a_token_file_name_that_file(write, tmp_path):
 
 def test_without_security_there_are_no_tokens(write):
     assert load(write()).report_tokens() == {}
+
+
+# secrets
+
+
+def test_files_of_security_are_relative_to_the_file_that_names_them(base, tmp_path):
+    (tmp_path / "a.yaml").write_text(base)
+    tls = "cert: {file: tls.crt}, key: {file: /etc/tls.key}, client_ca: {file: ca/edge.crt}"
+    (tmp_path / "b.yaml").write_text(f"security: {{xds: {{{tls}, identity: 'spiffe://p/{{frontend}}'}}}}\n")
+    policy = load(tmp_path)
+    assert policy.secret_path("xds", "cert") == tmp_path / "tls.crt"
+    assert policy.secret_path("xds", "key") == Path("/etc/tls.key")
+    assert policy.secret_path("xds", "client_ca") == tmp_path / "ca" / "edge.crt"
+    with pytest.raises(KeyError):
+        policy.secret_path("reports", "cert")

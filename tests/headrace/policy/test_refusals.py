@@ -638,6 +638,11 @@ CASES: dict[str, tuple[list[tuple[str, str]], str, str]] = {
         "deny: [{reason: because}]\n",
         "53: deny[0]: matches everything; expected at least one of frontend, model, class, engine, region",
     ),
+    "rule that denies nothing": (
+        [],
+        "deny: [{engine: spot, region: us-east}]\n",
+        "53: deny[0]: matches no engine; expected model, engine and region of one engine at least",
+    ),
     "inline secret": (
         [],
         "security: {xds: {cert: {file: a}, key: hunter2, client_ca: {file: c}, identity: "
