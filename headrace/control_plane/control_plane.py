@@ -280,11 +280,11 @@ class ControlPlane:
     def _take(self, found: Round, trigger: str) -> None:
         self.telemetry.rounds.labels(trigger, found.result).inc()
         self.last_round = found
-        if found.error:
+        if found.plan is None:
             self.log.error("plan_infeasible", reason=found.error)
+            return
         previous = self.publisher.limits
-        if found.plan is not None:
-            self.publisher.limits = limits(found, self.policy)
+        self.publisher.limits = limits(found, self.policy)
         if found.served is self.publisher.served and self.ready:
             if self.publisher.limits != previous:
                 self.publisher.publish()

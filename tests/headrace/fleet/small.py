@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import yaml
@@ -71,16 +71,24 @@ async def until(
     fleet: Fleet, holds: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0
 ) -> dict[str, Any]:
     """Ask the control plane for its status until `holds(status)`; returns that status."""
-    status: dict[str, Any] = {}
+    return await answered(lambda: fleet.api("/api/status"), holds, timeout_s)
+
+
+async def answered(
+    ask: Callable[[], Awaitable[dict[str, Any]]],
+    holds: Callable[[dict[str, Any]], bool],
+    timeout_s: float = 30.0,
+) -> dict[str, Any]:
+    """Ask another process until its answer holds; returns that answer."""
+    answer: dict[str, Any] = {}
     try:
         async with asyncio.timeout(timeout_s):
-            while True:
-                status = await fleet.api("/api/status")
-                if holds(status):
-                    return status
+            while not answer or not holds(answer):
+                answer = await ask()
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(f"did not come true in {timeout_s:g} s; status: {status}") from None
+        raise AssertionError(f"did not come true in {timeout_s:g} s; last answer: {answer}") from None
+    return answer
 
 
 def ready(status: dict[str, Any], engine: str) -> int:

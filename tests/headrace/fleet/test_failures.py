@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from itertools import pairwise
 
 from headrace.demo.fleet import Fleet
 from tests.headrace.fleet.conftest import Loading
-from tests.headrace.fleet.small import KEY, cut, demand, failures, ready, share, until
+from tests.headrace.fleet.small import KEY, answered, cut, demand, failures, ready, share, until
 
 
 async def test_a_killed_replica_fails_no_request_that_had_no_headers(fleet: Fleet, loaded: Loading):
@@ -47,7 +48,7 @@ async def test_traffic_returns_in_steps_no_larger_than_the_guard(fleet: Fleet, l
             return seen[-1] > 0.95 and status["snapshot"] > gone["snapshot"]
 
         await until(fleet, home)
-    assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) < 0.21
+    assert max(after - before for before, after in pairwise(seen)) < 0.21
 
 
 async def test_without_control_plane_requests_go_on_and_its_return_moves_nothing(
@@ -99,9 +100,7 @@ async def test_a_draining_replica_gets_nothing_new_while_its_streams_end_whole(f
         await until(fleet, lambda status: demand(status) > 40)
         await fleet.fault("west-gpu", "r1", drain=True)
         await until(fleet, lambda status: ready(status, "west-gpu") == 1)
-        while (await fleet.stats("west-gpu", "r1"))["accepting"]:
-            await asyncio.sleep(0.05)
-        before = await fleet.stats("west-gpu", "r1")
+        before = await answered(lambda: fleet.stats("west-gpu", "r1"), lambda stats: not stats["accepting"])
         await asyncio.sleep(2)  # more load, none of it may go there
         after = await fleet.stats("west-gpu", "r1")
     assert failures(generator) == cut(generator) == []
