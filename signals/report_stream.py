@@ -56,7 +56,9 @@ class ReportLimits:
     handshake_s: float = 5.0
     streams_per_engine: int = 2000
     interval_s: float = 1.0
-    """How often reporters are told to report."""
+    """How often reporters are told to report, while there are few; changes of state always come at once."""
+    reports_per_s: float = 500.0
+    """With more, the interval is doubled until all of them together stay below."""
     drain_ack_s: float = 20.0
     """`drain_acked` is said after this long even if some Envoy has not acknowledged."""
     retry_after_s: float = 10.0
@@ -79,6 +81,13 @@ class StreamContext:
     streams: Counter[str] = field(default_factory=Counter)
     """Open streams by engine."""
 
+    def interval_ms(self) -> int:
+        """What reporters are to be told now."""
+        interval_s = self.limits.interval_s
+        while self.streams.total() > interval_s * self.limits.reports_per_s:
+            interval_s *= 2
+        return round(interval_s * 1000)
+
 
 class ReportStream:
     """One reporter's stream."""
@@ -95,7 +104,7 @@ class ReportStream:
         self._key: ReplicaKey | None = None
         self._stream = 0
         self._state = ReplicaState.STARTING
-        self._directive = Directive(interval_ms=int(shared.limits.interval_s * 1000))
+        self._directive = Directive()
         self._said = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._drain: asyncio.Task[None] | None = None
@@ -168,6 +177,8 @@ class ReportStream:
         elif report.state is not self._state:
             self._follow(report.state)
             self._say()
+        elif self._directive.interval_ms != self._shared.interval_ms():
+            self._say()
 
     def _judge_again(self) -> None:
         """After a policy reload. A replica that the new rules do not admit is no member any more."""
@@ -208,6 +219,7 @@ class ReportStream:
             self._said.clear()
             assert self._key is not None
             self._directive.ack = self._shared.membership.sequence(self._key)
+            self._directive.interval_ms = self._shared.interval_ms()
             await self._context.write(self._directive)
 
     async def _refuse(self, refusal: Refused) -> None:

@@ -21,7 +21,7 @@ from signals.report_service import ReportService
 from signals.report_stream import ReportLimits
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
-LIMITS = ReportLimits(handshake_s=0.5, interval_s=0.05, drain_ack_s=0.3, tick_s=0.05)
+LIMITS = ReportLimits(handshake_s=0.5, interval_s=0.05, reports_per_s=60, drain_ack_s=0.3, tick_s=0.05)
 
 
 def hello(engine: str = "us-h100", replica_id: str = "r1", **changes) -> Hello:

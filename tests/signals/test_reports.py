@@ -210,3 +210,19 @@ async def test_rules_may_change_while_running(fleet, raw):
     await stream.send(hello=hello("eu-h100", region="eu"), sample=sample())
     assert (await stream.read()).refuse is None
     assert fleet.replicas("eu-h100")["r1"].ready
+
+
+async def test_many_reporters_are_told_to_report_less_often(fleet, raw):
+    first = raw()
+    await first.send(hello=hello(), sample=sample())
+    assert (await first.read()).interval_ms == 50
+    others = [raw() for _ in range(3)]
+    for number, stream in enumerate(others, start=2):
+        await stream.send(hello=hello(replica_id=f"r{number}"), sample=sample())
+        await stream.read()
+    await first.send(sample=sample(2))
+    assert (await first.read()).interval_ms == 100
+    await others[0].close()
+    await fleet.until(lambda: fleet.replicas()["r2"].presence is Presence.SILENT, "closed")
+    await first.send(sample=sample(3))
+    assert (await first.read()).interval_ms == 50
