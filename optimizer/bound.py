@@ -33,6 +33,18 @@ class Duals:
     """[R] ≤ 0, of the step limit."""
 
 
+@dataclass(frozen=True)
+class Shed:
+    """What is refused on purpose."""
+
+    floor: Array
+    """[R] requests/s refused whatever it costs."""
+    price: Array
+    """[R] ms per refused request/s."""
+    decided: bool = False
+    """Exactly the floor, decided by priority and fairness before latency is looked at."""
+
+
 class Tangents:
     """The tangents of every engine's cost per replica, h₁ = ρ·A + ω·B, in the mix of one round."""
 
@@ -61,8 +73,7 @@ class Tangents:
             below[mine] = grid.below(load[mine])
         above = np.minimum(below + 1, self.points - 1)
         low, high = (
-            slope * load + height
-            for slope, height, _ in (self.at(every, p) for p in (below, above))
+            slope * load + height for slope, height, _ in (self.at(every, p) for p in (below, above))
         )
         return np.where(high > low, above, below)
 
@@ -70,9 +81,7 @@ class Tangents:
         """[E] a lower bound of h₁(l) − price·l over 0 ≤ l ≤ limit: the crossing of the tangents around it."""
         every = np.arange(len(price), dtype=np.intp)
         low, high = np.zeros(len(price), dtype=np.intp), self.points - 1
-        while np.any(
-            high - low > 1
-        ):  # invariant: slope(low) < price ≤ slope(high), where there are such
+        while np.any(high - low > 1):  # invariant: slope(low) < price ≤ slope(high), where there are such
             middle = (low + high) // 2
             less = self.at(every, middle)[0] < price
             low, high = np.where(less, middle, low), np.where(less, high, middle)
@@ -100,40 +109,24 @@ def reduced_costs(round_: Round, duals: Duals) -> tuple[Array, Array, Array]:
     base = layout.cost + layout.work * duals.engine - duals.row[:, None]
     base = np.where(round_.usable, base, np.inf)
     free = np.where(round_.free[:, None] > 0, base - duals.free[:, None], np.inf)
-    move = (
-        base
-        + layout.gamma[:, None]
-        + layout.kappa[:, None] * duals.engine
-        - duals.step[:, None]
-    )
+    move = base + layout.gamma[:, None] + layout.kappa[:, None] * duals.engine - duals.step[:, None]
     return base, free, np.where(round_.free[:, None] < 1, move, np.inf)
 
 
-def lagrange_bound(
-    round_: Round,
-    tangents: Tangents,
-    duals: Duals,
-    shed_floor: Array,
-    shed_price: Array,
-    step: float | None,
-) -> float:
+def lagrange_bound(round_: Round, tangents: Tangents, duals: Duals, shed: Shed, step: float | None) -> float:
     """A lower bound of the objective in ms·requests/s, valid for any duals of the right sign."""
     d = round_.demand
     stay, free, move = reduced_costs(round_, duals)
-    stay_part = np.where(round_.stay > 0, round_.stay * np.minimum(0.0, stay), 0.0).sum(
-        axis=1
-    )
+    stay_part = np.where(round_.stay > 0, round_.stay * np.minimum(0.0, stay), 0.0).sum(axis=1)
     least = np.minimum(0.0, np.minimum(move.min(axis=1), free.min(axis=1)))
     room = np.maximum(0.0, round_.layout.max_share - round_.stay)
-    each = np.where(
-        round_.usable, room * np.minimum(0.0, free) + room * np.minimum(0.0, move), 0.0
-    ).sum(axis=1)
-    moved = np.maximum(least, each)
-    shed = shed_price - duals.row
+    each = room * np.minimum(0.0, free) + room * np.minimum(0.0, move)
+    moved = np.maximum(least, np.where(round_.usable, each, 0.0).sum(axis=1))
+    margin = shed.price - duals.row
+    refused = shed.floor if shed.decided else np.where(margin >= 0, shed.floor, np.maximum(d, shed.floor))
     over = 0.0 if step is None else step
     return float(
-        d
-        @ (duals.row + duals.free * round_.free + duals.step * over + stay_part + moved)
+        d @ (duals.row + duals.free * round_.free + duals.step * over + stay_part + moved)
         + round_.scale @ tangents.conjugate(duals.engine)
-        + np.where(shed >= 0, shed * shed_floor, shed * np.maximum(d, shed_floor)).sum()
+        + margin @ refused
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.bound import Duals, Tangents, lagrange_bound, reduced_costs
+from optimizer.bound import Duals, Shed, Tangents, lagrange_bound, reduced_costs
 from optimizer.grid import Index
 from optimizer.layout import Layout, Round
 from optimizer.lp import Ints, Model, Status
@@ -37,10 +37,10 @@ MAX_ROUNDS = 200
 class Flow:
     """What the planner decided for a component; rates in requests/s."""
 
+    round: Round
+    """What was planned (a round that sheds is planned without κ)."""
     x: Array
     """[R, E]"""
-    free: Array
-    """[R, E] the part of x that moved free of churn."""
     shed: Array
     """[R]"""
     duals: Duals
@@ -53,9 +53,7 @@ class Flow:
 class Component:
     """The linear program of one component, kept between rounds while its layout stays the same."""
 
-    def __init__(
-        self, layout: Layout, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, layout: Layout, clock: Callable[[], float] = time.perf_counter) -> None:
         self.layout = layout
         rows, engines = len(layout.rows), len(layout.engines)
         self._model = model = Model("component", clock)
@@ -65,39 +63,24 @@ class Component:
         self._free = model.add_rows(False, zeros)
         self._step = model.add_rows(False, np.full(rows, np.inf))
         ones = np.ones(rows)
-        self._shed = model.add_columns(
-            zeros, np.full(rows, np.inf), [self._demand], [ones]
-        )
-        self._over = model.add_columns(
-            zeros, np.full(rows, np.inf), [self._step], [-ones]
-        )
+        self._shed = model.add_columns(zeros, np.full(rows, np.inf), [self._demand], [ones])
+        self._over = model.add_columns(zeros, np.full(rows, np.inf), [self._step], [-ones])
         self._flows = _Flows(layout)
         self._last: Duals | None = None
         self._carried = np.zeros(0, dtype=bool)
-        slots = (
-            len(_near(layout)) + 5
-        )  # and three that may bind, and both ends of the grid
+        slots = len(_near(layout)) + 5  # and three that may bind, and both ends of the grid
         count = engines * slots
         of_piece = np.repeat(self._engine, slots)
-        pieces = model.add_columns(
-            np.zeros(count), np.zeros(count), [of_piece], [-np.ones(count)]
-        )
+        pieces = model.add_columns(np.zeros(count), np.zeros(count), [of_piece], [-np.ones(count)])
         self._pieces = _Pieces(layout, pieces)
 
     def solve(
-        self,
-        round_: Round,
-        shed_floor: Array,
-        shed_price: Array,
-        step: float | None,
-        deadline: float = math.inf,
+        self, round_: Round, shed: Shed, step: float | None = None, deadline: float = math.inf
     ) -> Flow | None:
-        """The optimal flow of a round, or the best found before `deadline`; None when nothing was found.
-
-        `shed_floor` [R] requests/s are refused whatever it costs, more at `shed_price` [R] ms.
-        """
-        self._update(round_, shed_floor, shed_price, step)
-        best: Flow | None = None
+        """The optimal flow of a round, or the best found before `deadline`; None when nothing was found."""
+        self._update(round_, shed, step)
+        found: tuple[FlowIndex, Array, Duals] | None = None
+        complete = False
         notes: dict[str, None] = {}
         for _ in range(MAX_ROUNDS):
             solution = self._model.solve(deadline)
@@ -105,24 +88,19 @@ class Component:
                 notes[f"solved by rung {solution.solver}"] = None
             if solution.status is Status.NONE:
                 break
-            duals = self._duals(solution.duals, shed_price)
-            index = self._flows.all()
-            complete = solution.status is Status.OPTIMAL and not self._grow(
-                round_, solution.x, duals, step
-            )
-            bound = lagrange_bound(
-                round_, self._tangents, duals, shed_floor, shed_price, step
-            )
-            if best is not None:
-                bound = max(bound, best.bound)
-            best = self._flow(index, solution.x, duals, bound, complete, tuple(notes))
+            duals = self._duals(solution.duals)
+            found = self._flows.all(), solution.x, duals
+            complete = solution.status is Status.OPTIMAL and not self._grow(round_, solution.x, duals)
             if complete or solution.status is Status.FEASIBLE:
                 break
-        return best
+        if found is None:
+            return None
+        if not complete:
+            notes["stopped before the optimum"] = None
+        bound = lagrange_bound(round_, self._tangents, found[2], shed, step)
+        return self._flow(round_, found, bound, complete, tuple(notes))
 
-    def _update(
-        self, round_: Round, shed_floor: Array, shed_price: Array, step: float | None
-    ) -> None:
+    def _update(self, round_: Round, shed: Shed, step: float | None) -> None:
         model, d = self._model, round_.demand
         self._tangents = Tangents(round_)
         model.set_rhs(self._demand, d, equal=True)
@@ -132,15 +110,15 @@ class Component:
             np.full(len(d), np.inf) if step is None else step * d,
             equal=False,
         )
-        model.set_costs(self._shed, shed_price)
-        model.set_costs(self._over, shed_price / 3)
-        model.set_bounds(self._shed, np.maximum(d, shed_floor), shed_floor)
+        self._over_price = shed.price / 3
+        # Above the decided floor only what floating point needs is refused, so that prices stay defined.
+        model.set_costs(self._shed, shed.price * (100.0 if shed.decided else 1.0))
+        model.set_costs(self._over, self._over_price)
+        model.set_bounds(self._shed, np.maximum(d, shed.floor), shed.floor)
         self._prune(round_)
         self._add_flows(STAY, np.argwhere(round_.stay > 0))
         if not self._flows.count(FREE) and not self._flows.count(MOVE):
-            first = _least(
-                np.where(round_.usable, round_.layout.cost, np.inf), *FIRST_COLUMNS
-            )
+            first = _least(np.where(round_.usable, round_.layout.cost, np.inf), *FIRST_COLUMNS)
             self._add_flows(FREE, first[round_.free[first[:, 0]] > 0])
             self._add_flows(MOVE, first[round_.free[first[:, 0]] < 1])
         index = self._flows.all()
@@ -194,24 +172,22 @@ class Component:
         self._model.set_costs(columns, slope)
         self._model.set_bounds(columns, width)
 
-    def _duals(self, duals: Array, shed_price: Array) -> Duals:
+    def _duals(self, duals: Array) -> Duals:
         return Duals(
             row=duals[self._demand],
             engine=-duals[self._engine],
             free=np.minimum(0.0, duals[self._free]),
-            step=np.clip(duals[self._step], -shed_price / 3, 0.0),
+            step=np.clip(duals[self._step], -self._over_price, 0.0),
         )
 
-    def _grow(self, round_: Round, x: Array, duals: Duals, step: float | None) -> bool:
+    def _grow(self, round_: Round, x: Array, duals: Duals) -> bool:
         """Add every kind of column that could improve the solution; False when none could."""
         aimed = self._pieces.refine(round_, self._tangents, x)
         self._price_pieces(round_, aimed)
         _, free, move = reduced_costs(round_, duals)
         added = 0
         for family, reduced in ((FREE, free), (MOVE, move)):
-            added += self._add_flows(
-                family, _least(reduced, *NEW_COLUMNS, below=-PRICE_TOLERANCE)
-            )
+            added += self._add_flows(family, _least(reduced, *NEW_COLUMNS, below=-PRICE_TOLERANCE))
         if added:
             index = self._flows.all()
             fresh = index.tail(added)
@@ -220,23 +196,18 @@ class Component:
 
     def _flow(
         self,
-        index: FlowIndex,
-        x: Array,
-        duals: Duals,
+        round_: Round,
+        found: tuple[FlowIndex, Array, Duals],
         bound: float,
         exact: bool,
         notes: tuple[str, ...],
     ) -> Flow:
+        index, x, duals = found
         self._last, self._carried = duals, x[index.column] > 0
         values = np.maximum(0.0, x[index.column])
-        shape = self.layout.mask.shape
-        total, free = np.zeros(shape), np.zeros(shape)
+        total = np.zeros(self.layout.mask.shape)
         np.add.at(total, (index.row, index.engine), values)
-        moved = index.family == FREE
-        np.add.at(free, (index.row[moved], index.engine[moved]), values[moved])
-        return Flow(
-            total, free, np.maximum(0.0, x[self._shed]), duals, bound, exact, notes
-        )
+        return Flow(round_, total, np.maximum(0.0, x[self._shed]), duals, bound, exact, notes)
 
 
 @dataclass(frozen=True)
@@ -288,9 +259,7 @@ class _Flows:
         old, gone = self._index, ~kept
         self._have[old.family[gone], old.row[gone], old.engine[gone]] = False
         column = new_column[old.column[kept]]
-        self._index = FlowIndex(
-            old.family[kept], old.row[kept], old.engine[kept], column
-        )
+        self._index = FlowIndex(old.family[kept], old.row[kept], old.engine[kept], column)
 
     def all(self) -> FlowIndex:
         return self._index
@@ -308,32 +277,21 @@ class _Pieces:
         self._near = _near(layout)
         self.columns = columns.reshape(len(layout.engines), self._slots)
         last = np.array([layout.grids[g].points - 1 for g in layout.grid_of])
-        self.points = np.round(np.linspace(0, last, self._slots, axis=1)).astype(
-            np.intp
-        )
+        self.points = np.round(np.linspace(0, last, self._slots, axis=1)).astype(np.intp)
 
-    def prices(
-        self, round_: Round, tangents: Tangents, engines: Index
-    ) -> tuple[Ints, Array, Array]:
+    def prices(self, round_: Round, tangents: Tangents, engines: Index) -> tuple[Ints, Array, Array]:
         """(columns, slope, width in work/s of the engine), flat, of the pieces of some engines."""
         shape = (len(engines), self._slots)
-        flat = tangents.at(
-            np.repeat(engines, self._slots), self.points[engines].ravel()
-        )
+        flat = tangents.at(np.repeat(engines, self._slots), self.points[engines].ravel())
         slope, intercept, load = (part.reshape(shape) for part in flat)
         rise = np.diff(slope, axis=1)
         middle = (load[:, 1:] + load[:, :-1]) / 2
         steep = rise > 1e-12 * np.maximum(1.0, np.abs(slope[:, 1:]))
         cross = np.divide(-np.diff(intercept, axis=1), rise, out=middle, where=steep)
-        ends = np.concatenate(
-            [
-                np.zeros((len(engines), 1)),
-                np.clip(cross, load[:, :-1], load[:, 1:]),
-                tangents.limit[engines, None],
-            ],
-            axis=1,
-        )
-        width = np.maximum(0.0, np.diff(ends, axis=1)) * round_.scale[engines, None]
+        start, limit = np.zeros((len(engines), 1)), tangents.limit[engines, None]
+        ends = np.concatenate([start, np.clip(cross, load[:, :-1], load[:, 1:]), limit], axis=1)
+        ends = np.minimum(ends * round_.scale[engines, None], round_.room[engines, None])
+        width = np.diff(ends, axis=1)
         return self.columns[engines].ravel(), slope.ravel(), width.ravel()
 
     def refine(self, round_: Round, tangents: Tangents, x: Array) -> Index:
@@ -341,20 +299,14 @@ class _Pieces:
         piece = np.maximum(0.0, x[self.columns])
         load = piece.sum(axis=1)
         best = tangents.highest_at(load / np.maximum(round_.scale, 1e-300))
-        loose = np.flatnonzero(
-            (round_.scale > 0) & ~(self.points == best[:, None]).any(axis=1)
-        )
+        loose = np.flatnonzero((round_.scale > 0) & ~(self.points == best[:, None]).any(axis=1))
         if not len(loose):
             return loose
         top = self._slots - 1 - np.argmax(piece[loose, ::-1] > 0, axis=1)
-        binding = [
-            self.points[loose, np.clip(top + k, 0, self._slots - 1)] for k in (-1, 0, 1)
-        ]
+        binding = [self.points[loose, np.clip(top + k, 0, self._slots - 1)] for k in (-1, 0, 1)]
         last = tangents.points[loose] - 1
         wanted = [np.clip(best[loose] + step, 0, last) for step in self._near]
-        self.points[loose] = np.sort(
-            np.stack([*binding, *wanted, 0 * last, last], axis=1), axis=1
-        )
+        self.points[loose] = np.sort(np.stack([*binding, *wanted, 0 * last, last], axis=1), axis=1)
         return loose
 
 
@@ -374,9 +326,7 @@ def _flow_limits(round_: Round, index: FlowIndex) -> Array:
     return np.where(round_.usable[row, engine], part * round_.demand[row], 0.0)
 
 
-def _least(
-    cost: Array, per_row: int, per_engine: int, below: float = math.inf
-) -> Index:
+def _least(cost: Array, per_row: int, per_engine: int, below: float = math.inf) -> Index:
     """(row, engine) pairs: the least entries of each row and of each column that are under `below`."""
     chosen = np.zeros(cost.shape, dtype=bool)
     for axis, count in ((1, per_row), (0, per_engine)):

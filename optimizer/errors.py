@@ -28,15 +28,8 @@ def check_number(
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ProblemError(field, f"{value!r} is not a number")
-    if (
-        not math.isfinite(value)
-        or value < low
-        or value > high
-        or (above and value == low)
-    ):
+    if not math.isfinite(value) or value < low or value > high or (above and value == low):
         bracket = "(" if above else "["
         end = "inf)" if math.isinf(high) else f"{high:g}]"
-        raise ProblemError(
-            field, f"{value!r}; expected a finite number in {bracket}{low:g}, {end}"
-        )
+        raise ProblemError(field, f"{value!r}; expected a finite number in {bracket}{low:g}, {end}")
     return float(value)

@@ -56,17 +56,15 @@ def paid_moves(round_: Round, x: Array) -> Array:
     total = arrived.sum(axis=1)
     paid = np.maximum(0.0, total - round_.free * round_.demand)
     part = np.divide(paid, total, out=np.zeros_like(total), where=total > 0)
-    return arrived * part[:, None]
+    charged: Array = arrived * part[:, None]
+    return charged
 
 
 def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     """The cost of a flow x [R, E] and refused traffic [R], both in requests/s; `shed_price` [R] in ms."""
     layout = round_.layout
     load = loads(round_, x)
-    feasible = bool(
-        np.all(load <= round_.capacity * OVER + 1e-12)
-        and not np.any(x[~round_.usable] > 0)
-    )
+    feasible = bool(np.all(load <= round_.capacity * OVER + 1e-12) and not np.any(x[~round_.usable] > 0))
     moved = paid_moves(round_, x)
     h, _ = round_.curves(load)
     h_moved, _ = round_.curves(load + layout.kappa @ moved)
@@ -78,13 +76,9 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     return Cost(
         network=network,
         engine=float((x * layout.idle).sum() + h.sum()),
-        churn=float(
-            layout.gamma @ moved.sum(axis=1)
-            + np.where(h_moved > h, h_moved - h, 0.0).sum()
-        ),
+        churn=float(layout.gamma @ moved.sum(axis=1) + np.where(h_moved > h, h_moved - h, 0.0).sum()),
         shed=float(shed @ shed_price),
-        true_latency=network
-        + float(per_engine[used] @ ttft[used] + tokens[used] @ tbot[used]),
+        true_latency=network + float(per_engine[used] @ ttft[used] + tokens[used] @ tbot[used]),
         served_rps=float(per_engine.sum()),
         feasible=feasible,
     )

@@ -59,21 +59,15 @@ class Grid:
         )
         upper = np.minimum(gap + 1, len(self.load) - 1)
         width = self.load[upper] - self.load[gap]
-        part = np.divide(
-            load - self.load[gap], width, out=np.zeros(len(load)), where=width > 0
-        )
-        point: Index = gap * self.fine + np.floor(
-            np.clip(part, 0.0, 1.0) * self.fine
-        ).astype(np.intp)
+        part = np.divide(load - self.load[gap], width, out=np.zeros(len(load)), where=width > 0)
+        point: Index = gap * self.fine + np.floor(np.clip(part, 0.0, 1.0) * self.fine).astype(np.intp)
         return np.minimum(point, self.points - 1)
 
 
 def make_grid(curve: Harmonic | Table, limit: float, fine: int) -> Grid:
     """The grid of `curve` on [0, limit]."""
     ttft, tbot = curve.latency(np.zeros(1))
-    return Grid(
-        curve, limit, _points(curve, limit), fine, (float(ttft[0]), float(tbot[0]))
-    )
+    return Grid(curve, limit, _points(curve, limit), fine, (float(ttft[0]), float(tbot[0])))
 
 
 def _points(curve: Harmonic | Table, limit: float) -> Array:
@@ -87,8 +81,6 @@ def _points(curve: Harmonic | Table, limit: float) -> Array:
     if effort[-1] <= 0.0:
         return np.zeros(1)
     corners = [c for c in curve.corners if 0.0 < c < limit]
-    spots = np.interp(
-        np.linspace(0.0, effort[-1], POINTS - 2 * len(corners)), effort, fine
-    )
+    spots = np.interp(np.linspace(0.0, effort[-1], POINTS - 2 * len(corners)), effort, fine)
     sides = [side for c in corners for side in (c, np.nextafter(c, np.inf))]
     return np.unique(np.concatenate([spots, sides]))

@@ -10,6 +10,8 @@ from optimizer.evaluate import loads
 from optimizer.layout import Round
 from optimizer.problem import UNITS
 
+Array = npt.NDArray[np.float64]
+
 TIGHT = 1e-6
 """An engine this near its capacity (relative) gets no more than its flow."""
 SNAP = 1e-4
@@ -20,20 +22,42 @@ def round_shares(round_: Round, flow: Flow) -> npt.NDArray[np.int64]:
     """[R, E + 1] integers, the last column shed; every row sums to `UNITS`.
 
     Rounding down leaves a few units a row; they go, largest remainder first, to destinations of the row that
-    have room, to a full engine only when the row has nothing else.
+    have room; rows on full engines only share the room that rounding left there.
     """
     exact = np.concatenate([flow.x, flow.shed[:, None]], axis=1)
     exact *= UNITS / exact.sum(axis=1, keepdims=True)
     units = np.floor(exact + SNAP).astype(np.int64)
     rest = UNITS - units.sum(axis=1)
     full = np.append(loads(round_, flow.x) >= round_.capacity * (1.0 - TIGHT), False)
+    crowded = []
     for i in np.flatnonzero(rest).tolist():
         support = np.flatnonzero(exact[i] > SNAP)
-        remainder = np.round((exact[i] - units[i])[support], 4)
-        room = ~full[support]
-        order = support[np.lexsort((support, -remainder, ~room))]
-        usable = order[: max(1, int(room.sum()))]
+        open_ = support[~full[support]]
+        if not len(open_):
+            crowded.append(i)
+            continue
+        remainder = np.round((exact[i] - units[i])[open_], 4)
+        order = open_[np.lexsort((open_, -remainder))]
         step = 1 if rest[i] > 0 else -1
         for turn in range(abs(int(rest[i]))):
-            units[i, usable[turn % len(usable)]] += step
+            units[i, order[turn % len(order)]] += step
+    _squeeze(round_, units, exact, [(i, int(rest[i])) for i in crowded])
     return units
+
+
+def _squeeze(
+    round_: Round, units: npt.NDArray[np.int64], exact: Array, crowded: list[tuple[int, int]]
+) -> None:
+    """Place the spare units of rows that use full engines only where rounding down left most room.
+
+    Rows with much demand, whose units are large, go first.
+    """
+    unit = round_.demand / UNITS
+    room = round_.capacity - loads(round_, units[:, :-1] * unit[:, None])
+    for i, rest in sorted(crowded, key=lambda item: (-unit[item[0]], item[0])):
+        support = np.flatnonzero(exact[i, :-1] > SNAP)
+        step = 1 if rest > 0 else -1
+        for _ in range(abs(rest)):
+            j = support[np.argmax(step * room[support] / round_.capacity[support])]
+            units[i, j] += step
+            room[j] -= step * unit[i] * round_.layout.work[i, j]

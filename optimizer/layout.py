@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optimizer.grid import Grid, Index, make_grid
-from optimizer.problem import SHED, Engine, Problem
+from optimizer.problem import SHED, UNITS, Engine, Problem
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -83,6 +83,8 @@ class Round:
     """[E] healthy replicas."""
     capacity: Array
     """[E] work/s."""
+    room: Array
+    """[E] capacity less one unit of the largest row: what may be planned so that rounding cannot break it."""
     rho: Array
     """[E] requests per unit of work in the demanded mix."""
     omega: Array
@@ -169,9 +171,7 @@ class _Statics:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
-    def layout(
-        self, rows: list[tuple[str, str]], engines: list[str], known: LayoutCache | None
-    ) -> Layout:
+    def layout(self, rows: list[tuple[str, str]], engines: list[str], known: LayoutCache | None) -> Layout:
         if known is None:
             return self._build(rows, engines)
         p = self._problem
@@ -180,10 +180,7 @@ class _Statics:
             [p.eligible[row] for row in rows],
             {f: p.network_ms[f] for f, _ in rows},
             {k: p.keys[k] for _, k in rows},
-            [
-                (e.profile, e.replica_limit_rps, e.max_share)
-                for e in map(p.engines.__getitem__, engines)
-            ],
+            [(e.profile, e.replica_limit_rps, e.max_share) for e in map(p.engines.__getitem__, engines)],
         )
         cached = known.get(key)
         if cached is not None and cached[0] == inputs:
@@ -200,14 +197,10 @@ class _Statics:
         for i, row in enumerate(rows):
             mask[i, [index[e] for e in p.eligible[row]]] = True
         network_of = {
-            f: np.array([p.network_ms[f].get(e, 0.0) for e in engines])
-            for f in {f for f, _ in rows}
+            f: np.array([p.network_ms[f].get(e, 0.0) for e in engines]) for f in {f for f, _ in rows}
         }
         keys = [p.keys[k] for _, k in rows]
-        work_of = {
-            k: np.array([p.keys[k].work.get(e, 1.0) for e in engines])
-            for k in {k for _, k in rows}
-        }
+        work_of = {k: np.array([p.keys[k].work.get(e, 1.0) for e in engines]) for k in {k for _, k in rows}}
         grids, grid_of = _grids(specs)
         idle = np.array([grids[g].idle_ms for g in grid_of]).reshape(len(engines), 2)
         tokens = np.array([key.output_tokens for key in keys])
@@ -257,9 +250,7 @@ def name_hash(rows: Iterable[str], columns: Iterable[str]) -> Array:
 
 
 def _digest(name: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"
-    )
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def _numbers(problem: Problem, layout: Layout) -> Round:
@@ -272,12 +263,14 @@ def _numbers(problem: Problem, layout: Layout) -> Round:
     usable = layout.mask & (capacity > 0)
     flow = demand[:, None] * layout.mask
     work = (flow * layout.work).sum(axis=0)
+    unit = np.max(flow * layout.work, axis=0, initial=0.0) / UNITS
     stay, free = _previous(problem, layout, usable)
     return Round(
         layout=layout,
         demand=demand,
         scale=np.array([spec.scale for spec in specs]),
         capacity=capacity,
+        room=np.maximum(capacity - unit, 0.5 * capacity),
         rho=flow.sum(axis=0) / work,
         omega=(flow * layout.tokens[:, None]).sum(axis=0) / work,
         stay=stay,

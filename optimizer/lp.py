@@ -92,9 +92,7 @@ class Bridge(pulp.HiGHS):  # type: ignore[misc]  # PuLP has no types
 class Model:
     """Columns and rows by index; grows, never shrinks. Rows are `sum = rhs` or `sum ≤ rhs`."""
 
-    def __init__(
-        self, name: str, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._lp = pulp.LpProblem(name, pulp.LpMinimize)
         self._lp.setObjective(pulp.LpAffineExpression())
@@ -118,9 +116,7 @@ class Model:
         first = len(self._rows)
         sense = pulp.LpConstraintEQ if equal else pulp.LpConstraintLE
         for i, value in enumerate(rhs.tolist()):
-            row = pulp.LpConstraint(
-                sense=sense, name=f"r{first + i}", rhs=min(value, OPEN)
-            )
+            row = pulp.LpConstraint(sense=sense, name=f"r{first + i}", rhs=min(value, OPEN))
             self._rows.append(row)
             self._lp.addConstraint(row)
         lower = rhs if equal else np.full(len(rhs), -np.inf)
@@ -155,14 +151,10 @@ class Model:
         index = np.stack(rows, axis=1).astype(np.int32)
         value = np.stack(values, axis=1)
         present = index >= 0
-        starts = np.concatenate([[0], np.cumsum(present.sum(axis=1))[:-1]]).astype(
-            np.int32
-        )
+        starts = np.concatenate([[0], np.cumsum(present.sum(axis=1))[:-1]]).astype(np.int32)
         flat_index, flat_value = index[present], value[present]
         self._queue(
-            lambda h: h.addCols(
-                count, cost, low, upper, len(flat_index), starts, flat_index, flat_value
-            )
+            lambda h: h.addCols(count, cost, low, upper, len(flat_index), starts, flat_index, flat_value)
         )
         return np.arange(first, first + count, dtype=np.int32)
 
@@ -181,17 +173,12 @@ class Model:
         ]
         self._serial += len(new)
         self._vars += new
-        self._rows_of += [
-            [row for row in entry if row >= 0]
-            for entry in np.stack(rows, axis=1).tolist()
-        ]
+        self._rows_of += [[row for row in entry if row >= 0] for entry in np.stack(rows, axis=1).tolist()]
         objective = self._lp.objective
         for var, price in zip(new, cost.tolist(), strict=True):
             objective[var] = price
         for entry_rows, entry_values in zip(rows, values, strict=True):
-            for var, row, value in zip(
-                new, entry_rows.tolist(), entry_values.tolist(), strict=True
-            ):
+            for var, row, value in zip(new, entry_rows.tolist(), entry_values.tolist(), strict=True):
                 if row >= 0:
                     self._rows[row].expr[var] = value
 
@@ -216,9 +203,7 @@ class Model:
         self._queue(lambda h: h.deleteCols(len(gone), gone))
         return np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
 
-    def set_bounds(
-        self, columns: Ints, upper: Array, lower: Array | None = None
-    ) -> None:
+    def set_bounds(self, columns: Ints, upper: Array, lower: Array | None = None) -> None:
         """Change the bounds of columns; what is unchanged costs nothing."""
         low = np.zeros(len(columns)) if lower is None else lower
         new = (self._up[columns] != upper) | (self._low[columns] != low)
@@ -274,30 +259,22 @@ class Model:
         if end == highspy.HighsModelStatus.kOptimal:
             status = Status.OPTIMAL
         elif (
-            end == highspy.HighsModelStatus.kTimeLimit
-            and highs.getInfo().primal_solution_status == FEASIBLE
+            end == highspy.HighsModelStatus.kTimeLimit and highs.getInfo().primal_solution_status == FEASIBLE
         ):
             status = Status.FEASIBLE
-        return Solution(
-            status, np.array(solution.col_value), np.array(solution.row_dual), rung
-        )
+        return Solution(status, np.array(solution.col_value), np.array(solution.row_dual), rung)
 
     def _cbc(self, left: float) -> Solution:
         limit = max(1.0, left) if math.isfinite(left) else None
         status = Status.NONE
         try:
-            if (
-                self._lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit))
-                == pulp.LpStatusOptimal
-            ):
+            if self._lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit)) == pulp.LpStatusOptimal:
                 on_time = self._lp.sol_status == pulp.LpSolutionOptimal
                 status = Status.OPTIMAL if on_time else Status.FEASIBLE
         except pulp.PulpSolverError:
             pass  # no CBC binary here: nothing below this rung
         x = np.array([var.varValue or 0.0 for var in self._vars])
-        return Solution(
-            status, x, np.array([row.pi or 0.0 for row in self._rows]), "cbc"
-        )
+        return Solution(status, x, np.array([row.pi or 0.0 for row in self._rows]), "cbc")
 
 
 @contextmanager

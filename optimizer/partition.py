@@ -36,9 +36,7 @@ class Partition:
             )
         for name, width in self.entries:
             if isinstance(width, bool) or not isinstance(width, int) or width <= 0:
-                raise ProblemError(
-                    f"entries[{name}]", f"width {width!r}; expected a positive integer"
-                )
+                raise ProblemError(f"entries[{name}]", f"width {width!r}; expected a positive integer")
 
     @classmethod
     def fresh(cls, shares: Mapping[str, float]) -> Partition:
@@ -91,12 +89,8 @@ class Partition:
         Raises:
             ProblemError: not a list of [name, width] pairs that sum to `UNITS`.
         """
-        if not isinstance(data, list) or not all(
-            isinstance(e, list | tuple) and len(e) == 2 for e in data
-        ):
-            raise ProblemError(
-                "entries", "expected a list of [destination, width] pairs"
-            )
+        if not isinstance(data, list) or not all(isinstance(e, list | tuple) and len(e) == 2 for e in data):
+            raise ProblemError("entries", "expected a list of [destination, width] pairs")
         return cls(tuple((str(name), width) for name, width in data))
 
 
@@ -112,9 +106,7 @@ def to_units(shares: Mapping[str, float]) -> dict[str, int]:
     total = sum(shares.values())
     if not shares or total <= 0.0:
         if shares:
-            raise ProblemError(
-                "shares", "are all zero; expected at least one positive share"
-            )
+            raise ProblemError("shares", "are all zero; expected at least one positive share")
         return {}
     exact = {name: share / total * UNITS for name, share in sorted(shares.items())}
     units = {name: math.floor(value + 1e-6) for name, value in exact.items()}
@@ -138,15 +130,11 @@ def _hand_over(entries: tuple[Entry, ...], target: Mapping[str, int]) -> list[En
         name, width = entries[i]
         given[i] = min(width, max(0, surplus[name]))
         surplus[name] -= given[i]
-    wanted = {
-        n: w - have.get(n, 0) for n, w in sorted(target.items()) if w > have.get(n, 0)
-    }
+    wanted = {n: w - have.get(n, 0) for n, w in sorted(target.items()) if w > have.get(n, 0)}
     return _fill(entries, given, wanted)
 
 
-def _fill(
-    entries: tuple[Entry, ...], given: list[int], wanted: dict[str, int]
-) -> list[Entry]:
+def _fill(entries: tuple[Entry, ...], given: list[int], wanted: dict[str, int]) -> list[Entry]:
     """Give each released piece to a neighbour that wants it, else to whoever wants most."""
     out: list[Entry] = []
     for i, (name, width) in enumerate(entries):
@@ -159,9 +147,7 @@ def _fill(
         if left and out and out[-1][0] in wanted:
             left -= _take(wanted, out[-1][0], left, before)
         while left:
-            left -= _take(
-                wanted, max(wanted, key=lambda n: (wanted[n], n)), left, before
-            )
+            left -= _take(wanted, max(wanted, key=lambda n: (wanted[n], n)), left, before)
         out += [*before, (name, width - given[i]), *after]
     return out
 

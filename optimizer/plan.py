@@ -98,11 +98,7 @@ def _finite(value: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    return (
-        {key: _plain(inner) for key, inner in value.items()}
-        if isinstance(value, Mapping)
-        else value
-    )
+    return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 class Outcome(Enum):

@@ -42,16 +42,12 @@ def plan(
         ProblemError: an unknown policy.
     """
     if policy not in POLICIES:
-        raise ProblemError(
-            "policy", f"{policy!r}; expected one of {', '.join(sorted(POLICIES))}"
-        )
+        raise ProblemError("policy", f"{policy!r}; expected one of {', '.join(sorted(POLICIES))}")
     warm = Warm() if warm is None else warm
     start = warm.clock()
     deadline = math.inf if time_limit_s is None else start + time_limit_s
     rounds, orphans = build_rounds(problem, warm.layouts)
-    parts = [
-        _publishable(r, POLICIES[policy](r, problem, warm, deadline)) for r in rounds
-    ]
+    parts = [_publishable(POLICIES[policy](r, problem, warm, deadline)) for r in rounds]
     result = _assemble(problem, policy, parts, orphans)
     return result.with_time((warm.clock() - start) * 1e3)
 
@@ -74,25 +70,22 @@ class Part:
         return flow
 
 
-def _publishable(round_: Round, flow: Flow) -> Part:
+def _publishable(flow: Flow) -> Part:
+    round_ = flow.round
     units = round_shares(round_, flow)
     part = units / UNITS * round_.demand[:, None]
     cost = evaluate(round_, part[:, :-1], part[:, -1], shed_prices(round_))
     return Part(round_, flow, units, cost, loads(round_, part[:, :-1]))
 
 
-def _assemble(
-    problem: Problem, policy: str, parts: list[Part], orphans: list[tuple[str, str]]
-) -> Plan:
+def _assemble(problem: Problem, policy: str, parts: list[Part], orphans: list[tuple[str, str]]) -> Plan:
     shares: Nested = {}
     moved: dict[str, dict[str, float]] = {}
     prices: dict[str, dict[str, float]] = {}
     unserved: dict[str, dict[str, str]] = {}
     second: dict[str, dict[str, dict[str, str]]] = {}
     engines = {
-        name: EnginePlan(
-            0.0, e.capacity_rps, 0.0, e.profile.ttft_ms(0.0), e.profile.tbot_ms(0.0)
-        )
+        name: EnginePlan(0.0, e.capacity_rps, 0.0, e.profile.ttft_ms(0.0), e.profile.tbot_ms(0.0))
         for name, e in sorted(problem.engines.items())
     }
     for frontend, key in orphans:
@@ -108,9 +101,7 @@ def _assemble(
             }
             prices.setdefault(frontend, {})[key] = float(part.flow.duals.row[i])
             if not part.round.usable[i].any():
-                unserved.setdefault(frontend, {})[key] = (
-                    "every eligible engine has zero capacity"
-                )
+                unserved.setdefault(frontend, {})[key] = "every eligible engine has zero capacity"
             second.setdefault(frontend, {})[key] = _second_best(part, i, used)
         ttft, tbot = part.round.latency(part.load)
         for j, name in enumerate(layout.engines):
@@ -123,9 +114,7 @@ def _assemble(
             )
     for frontend, rows in shares.items():
         for key, row in rows.items():
-            moved.setdefault(frontend, {})[key] = moved_fraction(
-                row, _previous(problem, frontend, key)
-            )
+            moved.setdefault(frontend, {})[key] = moved_fraction(row, _previous(problem, frontend, key))
     return _total(
         problem,
         policy,
@@ -142,9 +131,7 @@ def _assemble(
 def _second_best(part: Part, i: int, used: npt.NDArray[np.intp]) -> dict[str, str]:
     """engine -> the cheapest other usable engine at the plan's prices, for every engine with a share."""
     layout, price = part.round.layout, part.flow.duals.engine
-    cost = np.where(
-        part.round.usable[i], layout.cost[i] + layout.work[i] * price, np.inf
-    )
+    cost = np.where(part.round.usable[i], layout.cost[i] + layout.work[i] * price, np.inf)
     first, *rest = np.argsort(cost, kind="stable")[:2].tolist()
     out = {}
     for j in used.tolist():
@@ -160,9 +147,7 @@ def moved_fraction(new: Mapping[str, float], old: Mapping[str, float] | None) ->
     if not old:
         return 0.0
     total = sum(old.values())
-    return sum(
-        max(0.0, share - old.get(name, 0.0) / total) for name, share in new.items()
-    )
+    return sum(max(0.0, share - old.get(name, 0.0) / total) for name, share in new.items())
 
 
 def _previous(problem: Problem, frontend: str, key: str) -> Mapping[str, float] | None:
@@ -189,9 +174,7 @@ def _total(
     latency = sum(part.cost.latency for part in parts)
     bound = sum(max(part.flow.bound, 0.0) for part in parts)
     served = sum(part.cost.served_rps for part in parts)
-    orphaned = sum(
-        problem.demand_rps[f][k] for f, rows in unserved.items() for k in rows
-    )
+    orphaned = sum(problem.demand_rps[f][k] for f, rows in unserved.items() for k in rows)
     gap = max(0.0, objective - bound) / latency if latency > 0 else 0.0
     return Plan(
         policy=policy,
@@ -200,13 +183,8 @@ def _total(
         objective_ms=objective / demand,
         lower_bound_ms=bound / demand,
         gap=gap,
-        e2e_ms=sum(part.cost.true_latency for part in parts) / served
-        if served > 0
-        else math.nan,
-        shed_rps=sum(
-            float(part.units[:, -1] @ part.round.demand) / UNITS for part in parts
-        )
-        + orphaned,
+        e2e_ms=sum(part.cost.true_latency for part in parts) / served if served > 0 else math.nan,
+        shed_rps=sum(float(part.units[:, -1] @ part.round.demand) / UNITS for part in parts) + orphaned,
         feasible=all(part.cost.feasible for part in parts),
         exact=all(part.flow.exact for part in parts),
         moved=moved,

@@ -87,9 +87,7 @@ class Key:
     def check(self, path: str) -> None:
         """Raise `ProblemError` unless every field is in range."""
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise ProblemError(
-                f"{path}.priority", f"{self.priority!r} is not an integer"
-            )
+            raise ProblemError(f"{path}.priority", f"{self.priority!r} is not an integer")
         for name in ("output_tokens", "gamma_ms", "kappa"):
             check_number(f"{path}.{name}", getattr(self, name))
         for engine, value in self.work.items():
@@ -124,9 +122,7 @@ class Problem:
     def __post_init__(self) -> None:
         for name, engine in self.engines.items():
             if name == SHED:
-                raise ProblemError(
-                    "engines", f"{SHED!r} is reserved for refused traffic"
-                )
+                raise ProblemError("engines", f"{SHED!r} is reserved for refused traffic")
             engine.check(f"engines[{name}]")
         for name, key in self.keys.items():
             key.check(f"keys[{name}]")
@@ -142,9 +138,7 @@ class Problem:
             for key, rate in row.items():
                 check_number(f"demand_rps[{frontend}][{key}]", rate)
                 if key not in self.keys:
-                    raise ProblemError(
-                        f"demand_rps[{frontend}][{key}]", "names no key of the problem"
-                    )
+                    raise ProblemError(f"demand_rps[{frontend}][{key}]", "names no key of the problem")
 
     def _check_eligible(self) -> None:
         known = self.engines.keys()
@@ -155,9 +149,7 @@ class Problem:
             checked[id(engines), frontend] = None
             unknown = engines - known
             if unknown:
-                raise ProblemError(
-                    f"eligible[{frontend}, {key}]", f"unknown engine {min(unknown)!r}"
-                )
+                raise ProblemError(f"eligible[{frontend}, {key}]", f"unknown engine {min(unknown)!r}")
             row = self.network_ms.get(frontend, {})
             missing = engines - row.keys()
             if missing:

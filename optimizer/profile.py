@@ -94,19 +94,13 @@ class Table:
 
     def __post_init__(self) -> None:
         if not self.points:
-            raise ProblemError(
-                "table", "is empty; expected at least one (load, TTFT, TBOT) point"
-            )
+            raise ProblemError("table", "is empty; expected at least one (load, TTFT, TBOT) point")
         for i, point in enumerate(self.points):
-            for name, value in zip(
-                ("load_rps", "ttft_ms", "tbot_ms"), point, strict=True
-            ):
+            for name, value in zip(("load_rps", "ttft_ms", "tbot_ms"), point, strict=True):
                 check_number(f"table[{i}].{name}", value)
         loads = [point[0] for point in self.points]
         if len(set(loads)) != len(loads):
-            raise ProblemError(
-                "table", f"a load appears twice in {loads}; expected each load once"
-            )
+            raise ProblemError("table", f"a load appears twice in {loads}; expected each load once")
         object.__setattr__(self, "_hull", self._envelope())
 
     def _envelope(self) -> tuple[Array, Array, Array]:
@@ -150,9 +144,7 @@ class Table:
         a, _, b, _ = self.congestion(load)
         safe = np.maximum(load, 1e-12)
         ttft0, tbot0 = self._idle()
-        return ttft0 + np.where(load > 0, a / safe, 0.0), tbot0 + np.where(
-            load > 0, b / safe, 0.0
-        )
+        return ttft0 + np.where(load > 0, a / safe, 0.0), tbot0 + np.where(load > 0, b / safe, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +204,7 @@ class Profile:
         """Time between output tokens at a load of one replica, in ms; infinite at the pole."""
         return float(self.curve.latency(np.array([load_rps], dtype=float))[1][0])
 
-    def capacity_for(
-        self, *, ttft_ms: float | None = None, tbot_ms: float | None = None
-    ) -> float:
+    def capacity_for(self, *, ttft_ms: float | None = None, tbot_ms: float | None = None) -> float:
         """The largest load of one replica within both SLOs, at most `capacity_rps`; 0 when none is."""
 
         def meets(load: float) -> bool:
@@ -244,8 +234,7 @@ class Profile:
         """The profile as the policy file writes it."""
         if isinstance(self.curve, Table):
             rows = [
-                {"load_rps": load, "ttft_ms": ttft, "tbot_ms": tbot}
-                for load, ttft, tbot in self.curve.points
+                {"load_rps": load, "ttft_ms": ttft, "tbot_ms": tbot} for load, ttft, tbot in self.curve.points
             ]
             return {"capacity_rps": self.capacity_rps, "table": rows}
         curve = self.curve

@@ -39,9 +39,7 @@ def decide(
         return Decision(Outcome.UNCHANGED, 0.0, 0.0, 0.0, "the same shares")
     rounds, _ = build_rounds(problem)
     if not all(_complete(old, round_) for round_ in rounds):
-        return Decision(
-            Outcome.FORCED, 0.0, 0.0, 0.0, "a front-end and key has no published shares"
-        )
+        return Decision(Outcome.FORCED, 0.0, 0.0, 0.0, "a front-end and key has no published shares")
     before, after = (_cost(rounds, shares) for shares in (old, new))
     if not all(cost.feasible for cost in before):
         return Decision(
@@ -52,10 +50,7 @@ def decide(
             "the published shares use a lost engine or break a capacity",
         )
     demand = sum(float(round_.demand.sum()) for round_ in rounds) or 1.0
-    f_old, f_new = (
-        sum(cost.latency + cost.shed for cost in costs) / demand
-        for costs in (before, after)
-    )
+    f_old, f_new = (sum(cost.latency + cost.shed for cost in costs) / demand for costs in (before, after))
     latency = sum(cost.latency for cost in before) / demand
     churn = sum(cost.churn for cost in after) / demand
     threshold = max(min_gain, problem.max_gap) * latency

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from optimizer.component import Component
-from optimizer.layout import Layout, LayoutCache
+from optimizer.layout import Layout, LayoutCache, Round
 
 
 class Warm:
@@ -22,12 +25,24 @@ class Warm:
 
     def component(self, layout: Layout) -> Component:
         """The linear program of a component, built anew when its layout changed."""
-        key = (layout.rows, layout.engines)
+        key = (layout.rows, layout.engines, bool(layout.kappa.any()))
         known = self._components.get(key)
         if known is None or known.layout is not layout:
             known = self._components[key] = Component(layout, self.clock)
         return known
 
+    def without_kappa(self, round_: Round) -> Round:
+        """The same round with no extra work for moved requests; its program is kept apart."""
+        layout = round_.layout
+        key = ("without kappa", layout.rows, layout.engines)
+        known = self.layouts.get(key)
+        if known is None or known[0] is not layout:
+            known = self.layouts[key] = (
+                layout,
+                dataclasses.replace(layout, kappa=np.zeros(len(layout.rows))),
+            )
+        return dataclasses.replace(round_, layout=known[1])
+
     def forget(self, layout: Layout) -> None:
         """Drop the program of a component, after its solver failed."""
-        self._components.pop((layout.rows, layout.engines), None)
+        self._components.pop((layout.rows, layout.engines, bool(layout.kappa.any())), None)
