@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -100,16 +101,23 @@ def loosens_residency(old: Policy, new: Policy) -> tuple[str, ...]:
     `model`. So a rule that is dropped counts, and so do a name that moves to a freer model, a default class
     that changes, a front-end that takes another's place, and a region that is given another jurisdiction.
     """
-    reasons: dict[str, None] = {}
+    freer: dict[tuple[str, str], set[str]] = {}
     kinds = set(_classes(old, new))
     models = _models(old, new)
     for before, after in _frontends(old, new):
-        for (old_model, new_model), (old_class, new_class) in ((m, c) for m in models for c in kinds):
+        for (old_model, new_model), (old_class, new_class) in itertools.product(models, kinds):
             was = _rule(old, before, f"{old_model}/{old_class}")
             now = _rule(new, after, f"{new_model}/{new_class}")
             if more := _freer(old, new, was, now):
-                reasons[f"front-end {after}, {new_model}/{new_class}: {more}"] = None
-    return tuple(sorted(reasons))
+                freer.setdefault((after, more), set()).add(f"{new_model}/{new_class}")
+    return tuple(
+        f"front-end {frontend}, {_some(keys)}: {more}" for (frontend, more), keys in sorted(freer.items())
+    )
+
+
+def _some(keys: set[str]) -> str:
+    first = min(keys)
+    return first if len(keys) == 1 else f"{first} and {len(keys) - 1} more"
 
 
 def _rule(policy: Policy, frontend: str, key: str) -> Rule:

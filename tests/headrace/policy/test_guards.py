@@ -78,23 +78,23 @@ def test_more_capacity_is_no_drop(edited):
 LOOSER = {
     "front-end's rule dropped": (
         [(EU_FRONTEND, "  eu-west: {region: eu-west}\n")],
-        "front-end eu-west, llama-70b/batch: the rule [eu] is gone",
+        "front-end eu-west, llama-70b/batch and 3 more: the rule [eu] is gone",
     ),
     "front-end's rule widened": (
         [("residency: [eu]", "residency: [eu, us]")],
-        "front-end eu-west, llama-70b/batch: [eu, us] instead of [eu]",
+        "front-end eu-west, llama-70b/batch and 3 more: [eu, us] instead of [eu]",
     ),
     "front-end renamed without its rule": (
         [(EU_FRONTEND, "  eu-new: {region: eu-west}\n"), ("    eu-west: {us-west", "    eu-west: {us-west")],
-        "front-end eu-new, llama-70b/batch: the rule [eu] is gone",
+        "front-end eu-new, llama-70b/batch and 3 more: the rule [eu] is gone",
     ),
     "region given another jurisdiction": (
         [("us-west: {jurisdiction: us}", "us-west: {jurisdiction: eu}")],
-        "front-end eu-west, llama-70b/batch: region us-west counts as eu, no longer as us",
+        "front-end eu-west, llama-70b/batch and 3 more: region us-west counts as eu, no longer as us",
     ),
     "region given a jurisdiction": (
         [("lab: {}", "lab: {jurisdiction: eu}")],
-        "front-end eu-west, llama-70b/batch: region lab counts as eu, no longer as nowhere",
+        "front-end eu-west, llama-70b/batch and 3 more: region lab counts as eu, no longer as nowhere",
     ),
 }
 
