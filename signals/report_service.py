@@ -107,6 +107,11 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
         elif self.admission.identity is None:
             raise ValueError(f"load reports on {host} need an identity rule: certificate names or tokens")
 
+    @property
+    def interval_s(self) -> float:
+        """How often reporters are told to report now."""
+        return self._streams.interval_ms() / 1000
+
     async def stop(self, grace_s: float = 0.2) -> None:
         """End all streams and stop listening. Members stay as they were."""
         if self._ticker is not None:
