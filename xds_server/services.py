@@ -153,11 +153,12 @@ class _Pump:
             reason = str(rejection) if rejection else "closed"
             return rejection
         finally:
+            # First, and without awaiting: grpc may cancel this coroutine (again) at any await below.
+            if self._connection:
+                self._server.disconnect(self._connection, reason)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._connection:
-                self._server.disconnect(self._connection, reason)
 
     async def _read(self) -> None:
         try:
