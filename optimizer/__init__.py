@@ -13,6 +13,7 @@ from optimizer.policies import POLICIES
 from optimizer.problem import SHED, UNITS, Engine, Key, Problem, Shares
 from optimizer.profile import Harmonic, Profile, Table
 from optimizer.publish import decide
+from optimizer.replan import Replan, replan
 from optimizer.warm import Warm
 
 __all__ = [
@@ -30,9 +31,11 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Profile",
+    "Replan",
     "Shares",
     "Table",
     "Warm",
     "decide",
     "plan",
+    "replan",
 ]

@@ -100,6 +100,12 @@ class Component:
         bound = lagrange_bound(round_, self._tangents, found[2], shed, step)
         return self._flow(round_, found, bound, complete, tuple(notes))
 
+    def bound(self, round_: Round, shed: Shed) -> float | None:
+        """What any plan for a round must cost, by the prices of the last one; None before there are any."""
+        if self._last is None:
+            return None
+        return lagrange_bound(round_, Tangents(round_), self._last, shed, None)
+
     def _update(self, round_: Round, shed: Shed, step: float | None) -> None:
         model, d = self._model, round_.demand
         self._tangents = Tangents(round_)

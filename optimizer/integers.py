@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,6 +18,38 @@ TIGHT = 1e-6
 """An engine this near its capacity (relative) gets no more than its flow."""
 SNAP = 1e-4
 """Distance to an integer, in units, that counts as floating-point noise."""
+
+
+SMALL = 0.01
+"""Shares below this part of their row and of their engine's capacity may be merged away."""
+
+
+def merge_small(round_: Round, flow: Flow) -> Flow:
+    """The flow without its small shares, when it has more than an optimum without churn can need.
+
+    Churn keeps every old share a little while; without this they pile up (rows + engines is the most that a
+    vertex without churn has). What is dropped goes to the row's other engines in proportion, never over a
+    capacity or a largest share.
+    """
+    layout, x = round_.layout, flow.x.copy()
+    if np.count_nonzero(x) <= len(x) + np.count_nonzero(x.any(axis=0)):
+        return flow
+    part = x / round_.demand[:, None]
+    small = (part > 0) & (part < SMALL) & (x * layout.work < SMALL * round_.capacity)
+    load, limit = loads(round_, x), layout.max_share
+    for i in np.flatnonzero(small.any(axis=1)).tolist():
+        rest = np.where(small[i], 0.0, x[i])
+        total = rest.sum()
+        if total <= 0.0:
+            continue
+        new = rest * (x[i].sum() / total)
+        after = load + (new - x[i]) * layout.work[i]
+        grows = new > x[i]
+        if np.all(after[grows] <= round_.room[grows]) and np.all(
+            new[grows] <= limit[grows] * round_.demand[i]
+        ):
+            x[i], load = new, after
+    return dataclasses.replace(flow, x=x)
 
 
 def round_shares(round_: Round, flow: Flow) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from optimizer.component import Flow
 from optimizer.errors import ProblemError
 from optimizer.evaluate import Cost, evaluate, loads
-from optimizer.integers import round_shares
+from optimizer.integers import merge_small, round_shares
 from optimizer.layout import Round, build_rounds
 from optimizer.plan import EnginePlan, Plan
 from optimizer.policies import POLICIES
@@ -72,6 +72,8 @@ class Part:
 
 def _publishable(flow: Flow) -> Part:
     round_ = flow.round
+    if math.isfinite(flow.bound):  # an optimiser's answer, not a baseline's
+        flow = merge_small(round_, flow)
     units = round_shares(round_, flow)
     part = units / UNITS * round_.demand[:, None]
     cost = evaluate(round_, part[:, :-1], part[:, -1], shed_prices(round_))

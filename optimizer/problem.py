@@ -158,9 +158,10 @@ class Problem:
                     "is missing; every front-end/engine pair that may be used needs a round trip",
                 )
         for frontend, row in self.network_ms.items():
-            bad = next((e for e, ms in row.items() if not 0.0 <= ms < math.inf), None)
-            if bad is not None:
-                check_number(f"network_ms[{frontend}][{bad}]", row[bad])
+            values = row.values()
+            if values and not (min(values) >= 0.0 and math.isfinite(sum(values))):
+                for engine, ms in row.items():
+                    check_number(f"network_ms[{frontend}][{engine}]", ms)
 
     def _check_previous(self) -> None:
         for frontend, rows in (self.previous_shares or {}).items():

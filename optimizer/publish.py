@@ -37,8 +37,10 @@ def decide(
         return Decision(Outcome.FORCED, 0.0, 0.0, 0.0, "nothing was published before")
     if _same(old, new):
         return Decision(Outcome.UNCHANGED, 0.0, 0.0, 0.0, "the same shares")
+    if isinstance(candidate, Plan) and candidate.policy != "global":
+        return Decision(Outcome.PUBLISH, 0.0, 0.0, 0.0, f"policy {candidate.policy} says so")
     rounds, _ = build_rounds(problem)
-    if not all(_complete(old, round_) for round_ in rounds):
+    if not all(is_complete(old, round_) for round_ in rounds):
         return Decision(Outcome.FORCED, 0.0, 0.0, 0.0, "a front-end and key has no published shares")
     before, after = (_cost(rounds, shares) for shares in (old, new))
     if not all(cost.feasible for cost in before):
@@ -75,20 +77,21 @@ def _plain(shares: Shares) -> dict[tuple[str, str, str], float]:
     }
 
 
-def _complete(shares: Shares, round_: Round) -> bool:
+def is_complete(shares: Shares, round_: Round) -> bool:
+    """Whether every row of a component has shares."""
     return all(shares.get(f, {}).get(k) for f, k in round_.layout.rows)
 
 
 def _cost(rounds: list[Round], shares: Shares) -> list[Cost]:
     costs = []
     for round_ in rounds:
-        x, shed, foreign = _flow(round_, shares)
+        x, shed, foreign = flow_of(round_, shares)
         cost = evaluate(round_, x, shed, shed_prices(round_))
         costs.append(cost if not foreign else _broken(cost))
     return costs
 
 
-def _flow(round_: Round, shares: Shares) -> tuple[Array, Array, bool]:
+def flow_of(round_: Round, shares: Shares) -> tuple[Array, Array, bool]:
     """A component's flow and refused traffic under given shares, and whether a share has no engine here."""
     layout = round_.layout
     index = {name: j for j, name in enumerate(layout.engines)}

@@ -31,6 +31,11 @@ class Warm:
             known = self._components[key] = Component(layout, self.clock)
         return known
 
+    def known(self, layout: Layout) -> Component | None:
+        """The program of a component if there is one for this very layout."""
+        component = self._components.get((layout.rows, layout.engines, bool(layout.kappa.any())))
+        return component if component is not None and component.layout is layout else None
+
     def without_kappa(self, round_: Round) -> Round:
         """The same round with no extra work for moved requests; its program is kept apart."""
         layout = round_.layout

@@ -1,0 +1,100 @@
+"""One round of the planning loop: is a new plan worth anything, which one, and is it to be published?"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from optimizer.bound import Shed
+from optimizer.evaluate import evaluate
+from optimizer.layout import Round, build_rounds
+from optimizer.plan import Decision, Outcome, Plan
+from optimizer.planner import plan
+from optimizer.problem import Problem
+from optimizer.publish import DEFAULT_GAIN, decide, flow_of, is_complete
+from optimizer.shedding import shed_prices
+from optimizer.warm import Warm
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """The outcome of a round."""
+
+    decision: Decision
+    plan: Plan | None
+    """What to publish, or the candidate that was not worth it; None when no program had to be solved."""
+
+
+def replan(
+    problem: Problem,
+    policy: str = "global",
+    warm: Warm | None = None,
+    *,
+    min_gain: float = DEFAULT_GAIN,
+    max_step: float | None = None,
+    time_limit_s: float | None = None,
+) -> Replan:
+    """Plan against `problem.previous_shares`, which are what is published.
+
+    First last round's prices bound what any plan could gain; below the threshold nothing is solved. Else the
+    full target is planned and judged; if it is worth publishing but moves more than `max_step` of a row, the
+    published plan is the best one that moves no more than that, capacity permitting.
+    """
+    warm = Warm() if warm is None else warm
+    if problem.max_step is not None:
+        problem = dataclasses.replace(problem, max_step=None)
+    if policy == "global":
+        quiet = quiet_decision(problem, warm, min_gain)
+        if quiet is not None:
+            return Replan(quiet, None)
+    target = plan(problem, policy, warm, time_limit_s)
+    decision = decide(problem.previous_shares, target, problem, min_gain)
+    if not decision.publish or max_step is None or largest_move(target) <= max_step:
+        return Replan(decision, target)
+    return Replan(decision, plan(dataclasses.replace(problem, max_step=max_step), policy, warm, time_limit_s))
+
+
+def largest_move(plan_: Plan) -> float:
+    """Largest fraction of any row that a plan moves."""
+    return max((moved for rows in plan_.moved.values() for moved in rows.values()), default=0.0)
+
+
+def quiet_decision(problem: Problem, warm: Warm, min_gain: float = DEFAULT_GAIN) -> Decision | None:
+    """The verdict to keep what is published, when last round's prices prove that nothing gains enough.
+
+    None when they do not, when something must move, or when there are no prices yet.
+    """
+    shares = problem.previous_shares
+    if not shares:
+        return None
+    rounds, _ = build_rounds(problem, warm.layouts)
+    cost = bound = latency = demand = 0.0
+    for round_ in rounds:
+        component = warm.known(round_.layout)
+        if component is None or not is_complete(shares, round_):
+            return None
+        x, refused, foreign = flow_of(round_, shares)
+        prices = shed_prices(round_)
+        kept = evaluate(round_, x, refused, prices)
+        if foreign or not kept.feasible:
+            return None
+        least = component.bound(round_, Shed(_unservable(round_), prices))
+        if least is None:
+            return None
+        cost += kept.total
+        bound += least
+        latency += kept.latency
+        demand += float(round_.demand.sum())
+    demand = demand or 1.0
+    gain, threshold = (cost - bound) / demand, max(min_gain, problem.max_gap) * latency / demand
+    if gain > threshold:
+        return None
+    reason = f"no plan gains more than {gain:.4g} ms, which does not exceed {threshold:.4g} ms"
+    return Decision(Outcome.NOT_WORTH, gain, 0.0, threshold, reason)
+
+
+def _unservable(round_: Round) -> npt.NDArray[np.float64]:
+    return np.where(round_.usable.any(axis=1), 0.0, round_.demand)
