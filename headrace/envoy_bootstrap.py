@@ -6,7 +6,44 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from string import Template
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """PEM files on Envoy's own disk; their content is never in a bootstrap."""
+
+    cert: Path
+    """Certificate that names the front-end, as the policy's `security.xds.identity` says."""
+    key: Path
+    ca: Path
+    """Authority of the control plane's certificate."""
+    server_name: str
+    """DNS name that the control plane's certificate must carry."""
+
+    def transport_socket(self) -> dict[str, object]:
+        """Return Envoy's transport socket."""
+        certificate = {
+            "certificate_chain": {"filename": str(self.cert)},
+            "private_key": {"filename": str(self.key)},
+        }
+        san = {"san_type": "DNS", "matcher": {"exact": self.server_name}}
+        return {
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+                "sni": self.server_name,
+                "common_tls_context": {
+                    "alpn_protocols": ["h2"],
+                    "tls_certificates": [certificate],
+                    "validation_context": {
+                        "trusted_ca": {"filename": str(self.ca)},
+                        "match_typed_subject_alt_names": [san],
+                    },
+                },
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +63,8 @@ class Bootstrap:
     """How often counters are sent to the control plane."""
     max_connections: int = 50_000
     """Client connections beyond this are refused."""
+    tls: ClientTls | None = None
+    """How the control plane is dialled; None = plaintext, which only a development one takes."""
 
     def render(self) -> str:
         """Return the bootstrap as YAML.
@@ -43,6 +82,7 @@ class Bootstrap:
             "xds_endpoints": [{"lb_endpoints": [_endpoint(host, port) for host, port in self.xds]}],
             "flush_interval": f"{self.flush_interval_s:g}s",
             "max_connections": self.max_connections,
+            "transport_socket": self.tls.transport_socket() if self.tls else None,
         }
         template = Template(files("headrace").joinpath("bootstrap.yaml").read_text())
         return template.substitute({name: json.dumps(value) for name, value in values.items()})

@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 from collections.abc import Coroutine
+from pathlib import Path
 
 import click
 
 from headrace.child import ChildFailedError
-from headrace.envoy_bootstrap import Bootstrap
+from headrace.envoy_bootstrap import Bootstrap, ClientTls
 from headrace.envoy_process import EnvoyMissingError, EnvoyProcess
 from headrace.log import Logger, make_logger
 
@@ -31,6 +32,9 @@ class HostPort(click.ParamType[tuple[str, int]]):
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             self.fail(f"{value!r}: expected host:port, for instance 127.0.0.1:18000", param, ctx)
         return host.strip("[]"), int(port)
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(short_help="render the bootstrap of a front-end's Envoy, or run Envoy with it")
@@ -59,6 +63,10 @@ class HostPort(click.ParamType[tuple[str, int]]):
     help="Seconds that running streams get after a listener changed and when Envoy is stopped: at least the "
     "longest generation.",
 )
+@click.option("--tls-cert", type=_FILE, help="Certificate (PEM) that names the front-end.")
+@click.option("--tls-key", type=_FILE, help="Its key (PEM).")
+@click.option("--tls-ca", type=_FILE, help="Authority (PEM) of the control plane's certificate.")
+@click.option("--tls-server-name", help="DNS name in that certificate.  [default: host of the first --xds]")
 @click.option("--log-level", default="warning", show_default=True, help="Envoy's log level.")
 @click.option("--print", "mode", flag_value="print", help="Print the bootstrap and exit.")
 @click.option("--run", "mode", flag_value="run", default="run", help="Run Envoy with it.  [default]")
@@ -72,6 +80,10 @@ def command(
     flush_interval: float,
     max_connections: int,
     drain_time: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    tls_server_name: str | None,
     log_level: str,
     mode: str,
 ) -> None:
@@ -89,6 +101,7 @@ def command(
         admin_port=admin_port,
         flush_interval_s=flush_interval,
         max_connections=max_connections,
+        tls=_tls(tls_cert, tls_key, tls_ca, tls_server_name or xds[0][0]),
     )
     if mode == "print":
         click.echo(bootstrap.render(), nl=False)
@@ -104,6 +117,14 @@ def command(
     except (EnvoyMissingError, ChildFailedError) as error:
         raise click.ClickException(str(error)) from error
     raise SystemExit(code)
+
+
+def _tls(cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> ClientTls | None:
+    if not (cert or key or ca):
+        return None
+    if not (cert and key and ca):
+        raise click.UsageError("TLS needs all of --tls-cert, --tls-key and --tls-ca")
+    return ClientTls(cert.absolute(), key.absolute(), ca.absolute(), server_name)
 
 
 async def _run(envoy: EnvoyProcess, drain_time_s: float) -> int:

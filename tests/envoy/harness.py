@@ -16,7 +16,7 @@ from grpc import aio
 from headrace.envoy_bootstrap import Bootstrap
 from headrace.envoy_process import EnvoyProcess
 from tests.envoy.replica import Replica
-from xds_server.events import Acked, Event, Nacked
+from xds_server.events import Event, Nacked, Refused
 from xds_server.routing import (
     TOTAL_WEIGHT,
     Endpoint,
@@ -101,13 +101,15 @@ class Pool:
 class ControlPlane:
     """The real xDS server on a port of its own; `publish` waits until every Envoy serves the table."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        self.port = port
         self.server = XdsServer(
             clock=time.monotonic, fleet=FLEET, on_event=self._event, runtime_layers=[names.RUNTIME_LAYER]
         )
         self.translator = Translator()
         self.envoys: list[EnvoyProcess] = []
         self.nacks: list[Nacked] = []
+        self.refused: list[Refused] = []
         self._changed = asyncio.Event()
         self._stack = AsyncExitStack()
 
@@ -115,10 +117,10 @@ class ControlPlane:
         self._grpc = aio.server()
         services = XdsServices(self.server)
         services.register(self._grpc)
-        self.port = self._grpc.add_insecure_port("127.0.0.1:0")
+        self.port = self._grpc.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._grpc.start()
-        self._stack.push_async_callback(self._grpc.stop, 0)
-        self._stack.callback(services.stop)
+        self._services = services
+        self._stack.push_async_callback(self.stop)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -126,13 +128,23 @@ class ControlPlane:
 
     async def start_envoy(self, node_id: str, **settings: Any) -> EnvoyProcess:
         """Start an Envoy of the front-end and wait until it serves."""
-        bootstrap = Bootstrap(
-            FRONTEND, FLEET, [("127.0.0.1", self.port)], node_id, flush_interval_s=0.2
-        )
+        bootstrap = Bootstrap(FRONTEND, FLEET, [("127.0.0.1", self.port)], node_id, flush_interval_s=0.2)
         envoy = await self._stack.enter_async_context(EnvoyProcess(bootstrap, drain_time_s=1, **settings))
         await envoy.ready()
         self.envoys.append(envoy)
         return envoy
+
+    async def stop(self) -> None:
+        """Stop serving; the Envoys go on."""
+        self._services.stop()
+        await self._grpc.stop(0)
+
+    async def connected(self) -> None:
+        """Wait until an Envoy has connected."""
+        async with asyncio.timeout(20):
+            while not self.server.connections(FRONTEND):
+                self._changed.clear()
+                await self._changed.wait()
 
     def push(self, table: RoutingTable) -> int:
         """Publish a table and return at once."""
@@ -155,8 +167,9 @@ class ControlPlane:
     def _event(self, event: Event) -> None:
         if isinstance(event, Nacked):
             self.nacks.append(event)
-        if isinstance(event, Acked | Nacked):
-            self._changed.set()
+        if isinstance(event, Refused):
+            self.refused.append(event)
+        self._changed.set()
 
 
 class Front:
@@ -242,6 +255,7 @@ class Load:
 
     async def __aenter__(self) -> Self:
         self._requests: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
         self._loop = asyncio.create_task(self._generate())
         return self
 
@@ -254,7 +268,8 @@ class Load:
         goal = self.outcomes.total() + count
         async with asyncio.timeout(60):
             while self.outcomes.total() < goal:
-                await asyncio.wait(self._requests or {self._loop}, return_when=asyncio.FIRST_COMPLETED)
+                self._ended.clear()
+                await self._ended.wait()
 
     async def _generate(self) -> None:
         start, sent = time.monotonic(), 0
@@ -270,9 +285,10 @@ class Load:
             answer = await self.front.chat(headers={"x-session-id": session})
         except (aiohttp.ClientError, TimeoutError) as error:
             self.outcomes[type(error).__name__] += 1
-            return
-        self.outcomes[f"{answer.status} {answer.reason}" if answer.status != 200 else "ok"] += 1
-        self.served_by[answer.served_by or "nobody"] += 1
+        else:
+            self.outcomes[f"{answer.status} {answer.reason}" if answer.status != 200 else "ok"] += 1
+            self.served_by[answer.served_by or "nobody"] += 1
+        self._ended.set()
 
 
 __all__ = ["Answer", "ControlPlane", "Front", "HealthCheck", "Load", "OutlierDetection", "Pool"]

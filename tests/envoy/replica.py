@@ -42,6 +42,7 @@ class Replica:
 
     def __post_init__(self) -> None:
         self.answer: Callable[[Received, asyncio.StreamWriter], Awaitable[None]] = self.answer_json
+        self._arrived = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -54,6 +55,12 @@ class Replica:
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def reached(self, count: int) -> None:
+        """Wait until `count` requests have come in."""
+        while len(self.received) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
 
     async def answer_json(self, request: Received, out: asyncio.StreamWriter) -> None:
         if self.answer_after_s:
@@ -92,6 +99,7 @@ class Replica:
             request = Received(method, path, request.headers, await _body(request, reader))
             if self.keep:
                 self.received.append(request)
+                self._arrived.set()
             await self.answer(request, writer)
         await writer.drain()
 

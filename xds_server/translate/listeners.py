@@ -85,9 +85,7 @@ def listener(settings: Listener, session_fields: Sequence[str], answers: ShedAns
     )
     return EnvoyListener(
         name=settings.name,
-        address=Address(
-            socket_address=SocketAddress(address=settings.address, port_value=settings.port)
-        ),
+        address=Address(socket_address=SocketAddress(address=settings.address, port_value=settings.port)),
         filter_chains=[FilterChain(filters=[_network_filter(manager)])],
     )
 

@@ -13,8 +13,6 @@ from envoy_data_plane.google.protobuf import Struct, Value
 from xds_server.routing import Split
 from xds_server.translate import names
 
-_BREAKERS = ("max_connections", "max_pending_requests", "max_requests")
-
 
 def limits(splits: Iterable[Split]) -> dict[str, int]:
     """Collect runtime key -> number: retry limits belong to composites, request limits to members."""
@@ -25,7 +23,8 @@ def limits(splits: Iterable[Split]) -> dict[str, int]:
             values[f"circuit_breakers.{cluster}.default.retry_budget.min_retry_concurrency"] = limit
         for engine, limit in split.request_limit.items():
             cluster = names.member(split.traffic_class, engine)
-            values |= {f"circuit_breakers.{cluster}.default.{breaker}": limit for breaker in _BREAKERS}
+            # Not connections: a request beyond that limit would wait in a queue that nobody sees.
+            values[f"circuit_breakers.{cluster}.default.max_requests"] = limit
     return values
 
 

@@ -1,0 +1,106 @@
+"""Running Envoy: the command, its bootstrap, draining and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from headrace.cli import main
+from headrace.envoy_bootstrap import Bootstrap
+from headrace.envoy_process import EnvoyMissingError, EnvoyProcess, envoy_binary
+from tests.envoy.harness import FLEET, FRONTEND, MODEL, ControlPlane, Pool
+from tests.envoy.replica import Received, Replica, chunk, head
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ARGUMENTS = ["envoy", "--frontend", "us-east", "--fleet", "prod", "--xds", "10.0.0.1:18000"]
+
+
+def test_the_printed_bootstrap_is_valid_for_envoy(tmp_path: Path) -> None:
+    odd = ["--node-id", "a: {b}, \"c\" ${d} 'e'", "--xds", "[::1]:18001", "--print"]
+    printed = CliRunner().invoke(main, [*ARGUMENTS, *odd])
+    assert printed.exit_code == 0
+    document = yaml.safe_load(printed.stdout)
+    assert document["node"]["id"] == "a: {b}, \"c\" ${d} 'e'"
+    assert document["node"]["cluster"] == "us-east"
+    assert document["node"]["metadata"] == {"fleet": "prod"}
+    path = tmp_path / "bootstrap.yaml"
+    path.write_text(printed.stdout)
+    command = [envoy_binary(), "--mode", "validate", "--config-path", path, "--log-level", "error"]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("address", ["18000", "host:", "host:http", ":1", "host:70000"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    refused = CliRunner().invoke(main, [*ARGUMENTS, "--xds", address, "--print"])
+    assert refused.exit_code == 2
+    assert "expected host:port" in refused.output
+
+
+def test_a_missing_binary_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_ENVOY", "/nonexistent/envoy")
+    with pytest.raises(EnvoyMissingError, match="HEADRACE_ENVOY"):
+        envoy_binary()
+
+
+def test_the_chosen_binary_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_ENVOY", sys.executable)
+    assert envoy_binary() == Path(sys.executable)
+
+
+async def test_a_draining_envoy_fails_its_health_path_and_ends_what_runs(
+    http: aiohttp.ClientSession,
+) -> None:
+    release = asyncio.Event()
+
+    async def held(request: Received, out: asyncio.StreamWriter) -> None:
+        out.write(head(200, ("transfer-encoding", "chunked")) + chunk(b"first"))
+        await out.drain()
+        await release.wait()
+        out.write(chunk(b"last") + chunk(b""))
+
+    async with ControlPlane() as control_plane, Replica("home-0") as home:
+        home.answer = held
+        control_plane.push(Pool({"home": [home]}).table())
+        command = [sys.executable, "-m", "headrace", "envoy", "--frontend", FRONTEND, "--fleet", FLEET]
+        command += ["--xds", f"127.0.0.1:{control_plane.port}", "--admin-port", "0", "--concurrency", "1"]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        assert process.stderr
+        events = {}
+        while "envoy_ready" not in events:
+            event = json.loads(await process.stderr.readline())
+            events[event["event"]] = event
+        url = f"http://127.0.0.1:{events['envoy_ready']['listeners']['public']}"
+        async with http.get(url + "/health") as healthy:
+            assert healthy.status == 200
+        async with http.post(url + "/v1/chat/completions", json={"model": MODEL}) as answer:
+            assert await answer.content.readexactly(5) == b"first"
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(10):
+                while (await http.get(url + "/health")).status == 200:
+                    pass
+            release.set()
+            assert await answer.content.read() == b"last"
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(events["envoy_started"]["pid"], 0)
+
+
+async def test_a_process_leaves_nothing_behind(control_plane: ControlPlane) -> None:
+    envoy = EnvoyProcess(Bootstrap(FRONTEND, FLEET, [("127.0.0.1", control_plane.port)], "brief"))
+    async with envoy:
+        pid, directory = envoy.pid, envoy.directory
+        assert (directory / "bootstrap.yaml").exists()
+    assert not directory.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
