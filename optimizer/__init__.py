@@ -10,7 +10,7 @@ from optimizer.partition import Partition
 from optimizer.plan import Decision, EnginePlan, Outcome, Plan
 from optimizer.planner import plan
 from optimizer.policies import POLICIES
-from optimizer.problem import SHED, UNITS, Engine, Key, Problem, Shares
+from optimizer.problem import SHED, UNITS, Engine, Key, Observed, Problem, Shares, Tuning
 from optimizer.profile import Harmonic, Profile, Table
 from optimizer.publish import decide
 from optimizer.replan import Replan, replan
@@ -25,6 +25,7 @@ __all__ = [
     "EnginePlan",
     "Harmonic",
     "Key",
+    "Observed",
     "Outcome",
     "Partition",
     "Plan",
@@ -34,6 +35,7 @@ __all__ = [
     "Replan",
     "Shares",
     "Table",
+    "Tuning",
     "Warm",
     "decide",
     "plan",

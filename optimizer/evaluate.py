@@ -68,6 +68,7 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     moved = paid_moves(round_, x)
     h, _ = round_.curves(load)
     h_moved, _ = round_.curves(load + layout.kappa @ moved)
+    extra = np.subtract(h_moved, h, out=np.zeros_like(h), where=np.isfinite(h))
     ttft, tbot = round_.latency(load)
     per_engine = x.sum(axis=0)
     tokens = layout.tokens @ x
@@ -76,7 +77,7 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     return Cost(
         network=network,
         engine=float((x * layout.idle).sum() + h.sum()),
-        churn=float(layout.gamma @ moved.sum(axis=1) + np.where(h_moved > h, h_moved - h, 0.0).sum()),
+        churn=float(layout.gamma @ moved.sum(axis=1) + extra.sum()),
         shed=float(shed @ shed_price),
         true_latency=network + float(per_engine[used] @ ttft[used] + tokens[used] @ tbot[used]),
         served_rps=float(per_engine.sum()),

@@ -95,6 +95,28 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """What a feedback policy saw of an engine."""
+
+    latency_ms: float
+    """Mean latency of a request there, without the network."""
+    load_rps: float
+    """work/s"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Settings of the feedback policies."""
+
+    feedback_gain: float = 0.05
+    """Relative step of a share per relative difference of latency."""
+    feedback_ewma: float = 0.3
+    """(0, 1]: weight of the newest latency."""
+    dgd_step: float = 1.0
+    """Gradient step relative to the one that is stable without delay."""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One planning round. Mappings are taken as they are and must not be changed afterwards.
 
@@ -116,8 +138,9 @@ class Problem:
     """Certified gap to reach, as a fraction of the latency part."""
     max_step: float | None = None
     """Fraction of a row that may move unforced in one round (soft: capacity comes first)."""
-    observed_ms: Mapping[str, float] | None = None
-    """engine -> measured latency of a request; used by the feedback policies only."""
+    observed: Mapping[str, Observed] | None = None
+    """engine -> what was measured there, with its delay; used by `feedback` and `dgd` only."""
+    tuning: Tuning = Tuning()
 
     def __post_init__(self) -> None:
         for name, engine in self.engines.items():

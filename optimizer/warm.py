@@ -21,6 +21,8 @@ class Warm:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self.layouts: LayoutCache = {}
+        self.scores: dict[str, float] = {}
+        """engine -> smoothed latency, ms, of the `feedback` policy: the one state that does decide."""
         self._components: dict[tuple[object, ...], Component] = {}
 
     def component(self, layout: Layout) -> Component:
@@ -36,17 +38,20 @@ class Warm:
         component = self._components.get((layout.rows, layout.engines, bool(layout.kappa.any())))
         return component if component is not None and component.layout is layout else None
 
+    def derived(self, layout: Layout, what: tuple[object, ...], make: Callable[[], Layout]) -> Layout:
+        """A layout made from another one, kept as long as that one."""
+        key = (*what, layout.rows, layout.engines)
+        known = self.layouts.get(key)
+        if known is None or known[0] is not layout:
+            known = self.layouts[key] = (layout, make())
+        return known[1]
+
     def without_kappa(self, round_: Round) -> Round:
         """The same round with no extra work for moved requests; its program is kept apart."""
         layout = round_.layout
-        key = ("without kappa", layout.rows, layout.engines)
-        known = self.layouts.get(key)
-        if known is None or known[0] is not layout:
-            known = self.layouts[key] = (
-                layout,
-                dataclasses.replace(layout, kappa=np.zeros(len(layout.rows))),
-            )
-        return dataclasses.replace(round_, layout=known[1])
+        none = np.zeros(len(layout.rows))
+        other = self.derived(layout, ("without kappa",), lambda: dataclasses.replace(layout, kappa=none))
+        return dataclasses.replace(round_, layout=other)
 
     def forget(self, layout: Layout) -> None:
         """Drop the program of a component, after its solver failed."""
