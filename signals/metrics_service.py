@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from signals.demand import Demand
+from signals.identity import proof_of
 from signals.metrics_codec import MetricsDecoder
 
 METHOD = "/envoy.service.metrics.v3.MetricsService/StreamMetrics"
@@ -33,13 +34,16 @@ class MetricsService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio sh
         demand: Demand,
         *,
         frontends: Callable[[], Iterable[str]] | None = None,
+        identity: Callable[[str], Collection[str] | None] = lambda frontend: None,
         on_flush: Callable[[str, str], None] = lambda frontend, node_id: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`frontends` names the front-ends of the policy: a node of any other is refused (None: all are
-        taken). `on_flush(frontend, node_id)` is called after each flush was taken."""
+        taken). `identity(frontend)`: names of which the client certificate must carry one (None: not
+        checked). `on_flush(frontend, node_id)` is called after each flush was taken."""
         self._demand = demand
         self._frontends = frontends
+        self._identity = identity
         self._on_flush = on_flush
         self._clock = clock
         self._decoder = MetricsDecoder()
@@ -72,4 +76,8 @@ class MetricsService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio sh
             raise AssertionError("abort raises")
         if self._frontends is not None and node[0] not in self._frontends():
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"no front-end {node[0]!r} in the policy")
+        wanted = self._identity(node[0])
+        if wanted is not None and not proof_of(context).names & set(wanted):
+            text = f"the client certificate is not one of front-end {node[0]!r}"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
         return node

@@ -70,7 +70,8 @@ class XdsServer:
         must hold. A response unconfirmed for `lag_s` is told as `Lagging` by `watch_lag`."""
         self._clock = clock
         self._on_event = on_event
-        self._admission = admission or Admission(fleet)
+        self.admission = admission or Admission(fleet)
+        """Who may connect; may be replaced at any time, for streams opened from then on."""
         self._runtime_layers = tuple(runtime_layers)
         self._lag_s = lag_s
         self._frontends: dict[str, _Frontend] = {}
@@ -90,7 +91,7 @@ class XdsServer:
             self._frontends[name] = _Frontend()
         for name in self._frontends.keys() - names:
             del self._frontends[name]
-            rejection = self._admission.unknown_frontend(name, names)
+            rejection = self.admission.unknown_frontend(name, names)
             for connection in self._of(name):
                 connection.end(rejection)
 
@@ -155,7 +156,7 @@ class XdsServer:
         """Accept the stream whose first request came from `node`. Raises Rejection."""
         ready = {name for name, state in self._frontends.items() if state.sequence}
         try:
-            warning = self._admission.admit(node, self._frontends.keys(), ready, certificate_names)
+            warning = self.admission.admit(node, self._frontends.keys(), ready, certificate_names)
         except Rejection as rejection:
             frontend = node.cluster if node else ""
             self._emit(Refused(rejection.reason, str(rejection), node.id if node else "", frontend, peer))

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
+import grpc
 import grpc.aio
 from aiohttp import web
 
@@ -33,6 +34,7 @@ from signals.membership import Membership
 from signals.metrics_service import MetricsService
 from signals.replicas import dump, load
 from signals.report_service import ReportService
+from signals.tls import server_credentials
 from xds_server.events import Acked, Disconnected, Event
 from xds_server.server import XdsServer
 from xds_server.services import SERVER_OPTIONS, XdsServices
@@ -68,7 +70,10 @@ class ControlPlane:
         self.membership = Membership(on_change=self._on_members, on_event=self.telemetry.member)
         self.demand = Demand(rules.envoy_names(policy), window_s=policy.planning.demand_window_s)
         self.xds = XdsServer(
-            clock=clock, fleet=policy.fleet, on_event=self._on_xds, runtime_layers=[RUNTIME_LAYER]
+            clock=clock,
+            admission=rules.envoy_admission(policy),
+            on_event=self._on_xds,
+            runtime_layers=[RUNTIME_LAYER],
         )
         self.publisher = Publisher(self.xds, self.membership, policy, on_problem=self._on_problem)
         self.reports = ReportService(
@@ -153,8 +158,21 @@ class ControlPlane:
         await site.start()
         return int(runner.addresses[0][1])
 
+    def _credentials(self, port: Literal["reports", "xds"]) -> grpc.ServerCredentials | None:
+        """TLS of a port, None in development. Raises ValueError when the port would be open to anybody."""
+        if self._config.insecure_dev:
+            return None
+        files = rules.tls_files(self.policy, port)
+        if files is None:
+            raise ValueError(
+                f"the policy has no security.{port}: expected certificate, key and who may connect "
+                "(or --insecure-dev, on loopback)"
+            )
+        return server_credentials(files)
+
     async def _listen_reports(self, stack: contextlib.AsyncExitStack) -> int:
-        port = await self.reports.start(self._config.reports.host, self._config.reports.port)
+        address = self._config.reports
+        port = await self.reports.start(address.host, address.port, self._credentials("reports"))
         stack.push_async_callback(self.reports.stop)
         return port
 
@@ -162,15 +180,29 @@ class ControlPlane:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         services = XdsServices(self.xds)
         services.register(server)
-        metrics = MetricsService(
-            self.demand, frontends=lambda: self.policy.frontends, on_flush=self._on_flush, clock=self._clock
-        )
-        server.add_generic_rpc_handlers((metrics,))
-        port = int(server.add_insecure_port(str(self._config.xds)))
+        server.add_generic_rpc_handlers((self._metrics_service(),))
+        credentials, address = self._credentials("xds"), str(self._config.xds)
+        try:
+            port = (
+                server.add_insecure_port(address)
+                if credentials is None
+                else server.add_secure_port(address, credentials)
+            )
+        except RuntimeError as error:
+            raise OSError(f"cannot listen for Envoys on {address}: {error}") from error
         await server.start()
         stack.push_async_callback(server.stop, 0.5)
         stack.callback(services.stop)
-        return port
+        return int(port)
+
+    def _metrics_service(self) -> MetricsService:
+        return MetricsService(
+            self.demand,
+            frontends=lambda: self.policy.frontends,
+            identity=lambda frontend: rules.certificate_names(self.policy, frontend) or None,
+            on_flush=self._on_flush,
+            clock=self._clock,
+        )
 
     # ---- what happens -------------------------------------------------------------------------------
 
@@ -346,6 +378,7 @@ class ControlPlane:
         self.publisher.adopt(policy)
         self.demand.names = rules.envoy_names(policy)
         self.demand.window_s = policy.planning.demand_window_s
+        self.xds.admission = rules.envoy_admission(policy)
         self.reports.admission = rules.admission(policy, insecure_dev=self._config.insecure_dev)
         self.membership.configure(rules.static_members(policy), policy.engines)
         self.log.info("policy_accepted", hash=policy.content_hash[:12])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from typing import Literal
 
 from headrace.policy import EngineSpec, Policy
 from signals.admission import Admission, EngineRule
 from signals.demand import EnvoyNames
+from signals.identity import IdentityRule
 from signals.replicas import StaticMember
+from signals.tls import TlsFiles
+from xds_server.identity import Admission as EnvoyAdmission
 from xds_server.translate import names
 
 
@@ -18,7 +22,41 @@ def admission(policy: Policy, *, insecure_dev: bool) -> Admission:
         fleet=policy.fleet,
         engines={name: _engine_rule(policy, spec) for name, spec in reported(policy)},
         insecure_dev=insecure_dev,
+        identity=_identity(policy),
     )
+
+
+def _identity(policy: Policy) -> IdentityRule | None:
+    """What proves an engine's name; None without a `security.reports` section."""
+    reports = policy.security.reports
+    if reports is None:
+        return None
+    return IdentityRule(template=reports.identity or "", tokens=policy.report_tokens())
+
+
+def envoy_admission(policy: Policy) -> EnvoyAdmission:
+    """Return which Envoys may connect: those of the fleet whose certificate names their front-end."""
+    return EnvoyAdmission(
+        fleet=policy.fleet,
+        certificate_names={name: certificate_names(policy, name) for name in policy.frontends}
+        if policy.security.xds
+        else None,
+    )
+
+
+def certificate_names(policy: Policy, frontend: str) -> tuple[str, ...]:
+    """Return the names of which a front-end's certificate must carry one; none without `security.xds`."""
+    xds = policy.security.xds
+    return (xds.identity.replace("{frontend}", frontend),) if xds else ()
+
+
+def tls_files(policy: Policy, port: Literal["reports", "xds"]) -> TlsFiles | None:
+    """Return the files of one port's TLS; None where the policy names none."""
+    section = getattr(policy.security, port)
+    if section is None:
+        return None
+    ca = policy.secret_path(port, "client_ca") if section.client_ca else None
+    return TlsFiles(policy.secret_path(port, "cert"), policy.secret_path(port, "key"), ca)
 
 
 def reported(policy: Policy) -> Iterator[tuple[str, EngineSpec]]:
