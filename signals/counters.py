@@ -85,6 +85,8 @@ class EnvoyCounters:
         demand: dict[str, float] = {}
         clusters: dict[tuple[str, str], float] = {}
         for point in flush.points:
+            if not 0.0 <= point.value < math.inf:
+                continue  # NaN would spoil the average for ever
             if point.name in _CLUSTER_COUNTERS:
                 clusters[point.name, point.cluster] = point.value
             elif point.name == _ACTIVE:

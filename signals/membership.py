@@ -49,8 +49,6 @@ class _Record:
     """The stream it reports on, None when lost."""
     sequence: int = 0
     fresh_until: float = 0.0
-    connected_once: bool = False
-    """A connection to it succeeded, so that a refused one means something."""
     failures_at_loss: float = 0.0
     looked_at: float | None = None
     """Time of the latest look at the engine's traffic since the loss, and what had been sent by then."""
@@ -179,13 +177,14 @@ class Membership:
 
     def connected(self, key: ReplicaKey) -> None:
         """A connection from here to the replica's address succeeded."""
-        if record := self._records.get(key):
-            record.connected_once = True
+        record = self._records.get(key)
+        if record and not record.replica.reachable:
+            record.replica, self._view = replace(record.replica, reachable=True), None
 
     def refused(self, key: ReplicaKey) -> None:
         """A connection from here to the replica's address was refused (not: timed out)."""
         record = self._records.get(key)
-        if record and record.stream is None and record.connected_once:
+        if record and record.stream is None and record.replica.reachable:
             self._remove(record, "stream lost and connection refused")
             self._publish()
 
@@ -303,6 +302,7 @@ class Membership:
             silent_since=None,
             reported_at=now,
             readings=_read(before, report, record.fresh_until),
+            clock_skew_s=report.clock_skew_s,
         )
         self._view = None
         if before.presence in (Presence.SILENT, Presence.RESTORED):

@@ -28,7 +28,7 @@ class Prober:
         self._slots = asyncio.Semaphore(_CONCURRENT)
         self._tasks: dict[ReplicaKey, asyncio.Task[None]] = {}
 
-    def joined(self, replica: Replica) -> None:
+    def ready(self, replica: Replica) -> None:
         """See once whether the replica can be connected to from here."""
         self._start(replica.key, self._see(replica))
 

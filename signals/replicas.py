@@ -58,6 +58,8 @@ class Report:
     reason: str = ""
     values: Mapping[Signal, float] = field(default_factory=dict)
     invalid: tuple[Signal, ...] = ()
+    clock_skew_s: float | None = None
+    """Sender's clock minus ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,11 @@ class Replica:
     """Why it gets no traffic although it reports; empty = it may."""
     reported_at: float | None = None
     silent_since: float | None = None
+    reachable: bool = False
+    """A connection from the control plane to it succeeded, so that a refused one means something."""
     readings: Mapping[Signal, Reading] = field(default_factory=dict)
+    clock_skew_s: float | None = None
+    """Its clock minus ours at the latest sample, the way of the report included."""
     held: ReplicaState | None = None
     """DRAINING or DOWN when it says so amid a wave that is not believed; `state` stays READY."""
     penalty: float = 1.0

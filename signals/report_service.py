@@ -51,6 +51,7 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
         on_result: Callable[[str], None] = lambda result: None,
         drained: Callable[[ReplicaKey], Awaitable[None]] = _never,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Every message ends in one result of `report_stream.RESULTS`, given to `on_result`.
         `drained(key)` returns when every connected Envoy acknowledged an EDS without the replica.
@@ -71,6 +72,7 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
             on_result=on_result,
             drained=drained,
             clock=clock,
+            wall_clock=wall_clock,
         )
         self._server: Any = None
         self._ticker: asyncio.Task[None] | None = None
@@ -106,6 +108,11 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
             raise ValueError(f"load reports on {host} need TLS (or insecure development mode, on loopback)")
         elif self.admission.identity is None:
             raise ValueError(f"load reports on {host} need an identity rule: certificate names or tokens")
+
+    @property
+    def limits(self) -> ReportLimits:
+        """The bounds in force."""
+        return self._streams.limits
 
     @property
     def interval_s(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ class ReportLimits:
     streams_per_engine: int = 2000
     interval_s: float = 1.0
     """How often reporters are told to report, while there are few; changes of state always come at once."""
+    stream_per_s: float = 20.0
+    """What one stream may send at length, `stream_burst` at once: beyond that it is read more slowly."""
+    stream_burst: int = 40
     reports_per_s: float = 500.0
     """With more, the interval is doubled until all of them together stay below."""
     drain_ack_s: float = 20.0
@@ -78,6 +82,7 @@ class StreamContext:
     on_result: Callable[[str], None]
     drained: Callable[[ReplicaKey], Awaitable[None]]
     clock: Callable[[], float]
+    wall_clock: Callable[[], float]
     streams: Counter[str] = field(default_factory=Counter)
     """Open streams by engine."""
 
@@ -104,6 +109,7 @@ class ReportStream:
         self._key: ReplicaKey | None = None
         self._stream = 0
         self._state = ReplicaState.STARTING
+        self._paid_until = -math.inf
         self._directive = Directive()
         self._said = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -115,6 +121,7 @@ class ReportStream:
             await self._open()
             async for data in self._messages:
                 self._take(decode(data))
+                await self._pace()
         except Refused as refusal:
             await self._refuse(refusal)
         finally:
@@ -130,9 +137,17 @@ class ReportStream:
         message = decode(data)
         if message.hello is None:
             raise Refused("invalid", "the first message carries no hello")
-        self._join(message.hello, check(message.sample) if message.sample else None)
+        self._join(message.hello, self._check(message.sample) if message.sample else None)
         self._writer = asyncio.create_task(self._write())
         self._say()
+
+    async def _pace(self) -> None:
+        """A reporter that floods is held back by HTTP/2's flow control, and costs the others nothing."""
+        limits, now = self._shared.limits, self._shared.clock()
+        self._paid_until = max(self._paid_until, now - limits.stream_burst / limits.stream_per_s)
+        self._paid_until += 1.0 / limits.stream_per_s
+        if self._paid_until > now:
+            await asyncio.sleep(self._paid_until - now)
 
     def _join(self, hello: Hello, report: Report | None) -> None:
         shared = self._shared
@@ -152,7 +167,6 @@ class ReportStream:
         shared.streams[key.engine] += 1
         shared.refusals.accepted(self._context.peer(), key.engine)
         shared.on_result("invalid" if report and report.invalid else "accepted")
-        shared.prober.joined(shared.membership.replica(key))
         if report:
             self._follow(report.state)
 
@@ -163,7 +177,7 @@ class ReportStream:
         if message.sample is None:
             raise Refused("invalid", "a message without a sample")
         try:
-            report = check(message.sample)
+            report = self._check(message.sample)
         except Refused as refusal:
             self._shared.on_result(refusal.code)
             self._shared.refusals.add(self._context.peer(), self._engine, refusal, self._shared.clock())
@@ -180,6 +194,9 @@ class ReportStream:
         elif self._directive.interval_ms != self._shared.interval_ms():
             self._say()
 
+    def _check(self, sample: Sample) -> Report:
+        return check(sample, self._shared.wall_clock())
+
     def _judge_again(self) -> None:
         """After a policy reload. A replica that the new rules do not admit is no member any more."""
         rules = self._shared.admission()
@@ -194,12 +211,15 @@ class ReportStream:
 
     def _follow(self, state: ReplicaState) -> None:
         """Drain begins: await the Envoys. The replica comes back: nothing is drained any more."""
+        assert self._key is not None
         leaving = state in _LEAVING
         if leaving and self._drain is None:
             self._drain = asyncio.create_task(self._await_drained())
         elif not leaving and self._drain is not None:
             self._drain.cancel()
             self._drain, self._directive.drain_acked = None, False
+        if state is ReplicaState.READY:
+            self._shared.prober.ready(self._shared.membership.replica(self._key))
         self._state = state
 
     async def _await_drained(self) -> None:
@@ -263,8 +283,11 @@ def decode(data: bytes) -> ReportMessage:
         raise Refused("invalid", f"not a ReportMessage: {type(error).__name__}") from error
 
 
-def check(sample: Sample) -> Report:
-    """A sample's required parts, and its valid values. Raises Refused (`invalid`, `too_large`)."""
+def check(sample: Sample, wall_now_s: float) -> Report:
+    """A sample's required parts, and its valid values. Raises Refused (`invalid`, `too_large`).
+
+    `wall_now_s` is our clock (Unix seconds), for the skew only.
+    """
     if sample.state not in _STATES:
         raise Refused(
             "invalid", f"sample.state must be STARTING, READY, DRAINING or DOWN, not {sample.state!r}"
@@ -286,4 +309,5 @@ def check(sample: Sample) -> Report:
         reason=sample.reason,
         values=values,
         invalid=invalid,
+        clock_skew_s=None if sample.sent_at_ms is None else sample.sent_at_ms / 1000 - wall_now_s,
     )

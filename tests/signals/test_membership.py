@@ -382,3 +382,26 @@ def test_a_replica_that_the_policy_no_longer_admits_is_removed_at_once(told):
     key, stream = joined(told, "r1")
     told.core.expel(key, stream, "address outside the region")
     assert told.ids() == set()
+
+
+def test_an_engine_is_renamed_and_its_replicas_report_under_the_new_name(told):
+    joined(told, "r1")
+    told.core.configure([], ["h200"])
+    told.core.join(announce("r1", engine="h200", port=8001), report(), 1.0)
+    assert told.replica("r1", engine="h200").ready
+
+
+def test_a_thousand_replicas_come_and_go(told):
+    streams = [
+        joined(told, f"r{number}", engine=f"e{number % 20}", address="10.1.0.1", port=1000 + number)
+        for number in range(1000)
+    ]
+    view = told.core.view()
+    assert sum(view.ready_count(engine) for engine in view.engines) == 1000
+    for key, stream in streams:
+        told.core.leave(key, stream, 1.0)
+    assert sum(view.ready_count(engine) for engine in told.core.view().engines) == 1000
+    for key, _ in streams:
+        told.core.connected(key)
+        told.core.refused(key)
+    assert told.core.view().engines == {}

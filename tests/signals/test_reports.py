@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from signals.admission import EngineRule
+from signals.client import ReportClient
+from signals.membership import Membership
 from signals.messages import Sample, State
 from signals.readings import Signal, SignalState
 from signals.replicas import Presence, ReplicaState
 from signals.report_service import ReportService
 
-from .conftest import LLAMA, admission, hello, sample
+from .conftest import LIMITS, LLAMA, admission, hello, sample
 
 
 async def test_a_reporting_replica_becomes_ready_with_its_values(fleet, reporter):
@@ -226,3 +230,59 @@ async def test_many_reporters_are_told_to_report_less_often(fleet, raw):
     await fleet.until(lambda: fleet.replicas()["r2"].presence is Presence.SILENT, "closed")
     await first.send(sample=sample(3))
     assert (await first.read()).interval_ms == 50
+
+
+async def test_a_flooding_reporter_starves_nobody(fleet, raw, reporter):
+    flood = raw()
+    await flood.send(hello=hello(), sample=sample())
+    await flood.read()
+
+    async def pour() -> None:
+        while True:
+            await flood.send(sample=sample(1))
+
+    pouring = asyncio.create_task(pour())
+    reporter(hello(replica_id="r2"), lambda: Sample(state=State.READY))
+    await fleet.until(lambda: fleet.results["accepted"] >= 8, "the other goes on reporting")
+    assert fleet.results["replayed"] <= fleet.service.limits.stream_burst + 60
+    pouring.cancel()
+
+
+async def test_every_control_plane_gets_every_report(fleet, reporter):
+    there = Membership(on_change=fleet.wake)
+    second = ReportService(there, admission(), limits=LIMITS)
+    port = await second.start("127.0.0.1", 0)
+    nobody = "127.0.0.1:1"
+    try:
+        targets = [nobody, fleet.target, f"127.0.0.1:{port}"]
+        client = ReportClient(targets, hello(), lambda: Sample(state=State.READY))
+        task = asyncio.create_task(client.run())
+        await fleet.until(lambda: "r1" in fleet.replicas(), "here")
+        await fleet.until(lambda: there.view().ready_count("us-h100") == 1, "there")
+        assert not client.links[nobody].connected
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    finally:
+        await second.stop()
+
+
+async def test_a_killed_replica_leaves_once_connections_are_refused(fleet, reporter):
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = ReportClient([fleet.target], hello(port=port), lambda: Sample(state=State.READY))
+    task = asyncio.create_task(client.run())
+    await fleet.until(lambda: "r1" in fleet.replicas(), "joined")
+    async with server:
+        await fleet.until(lambda: fleet.replicas()["r1"].reachable, "probed")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await fleet.until(lambda: fleet.replicas()["r1"].presence is Presence.SILENT, "held while it accepts")
+        assert fleet.replicas()["r1"].ready
+    await fleet.until(lambda: fleet.replicas() == {}, "gone")
+    assert ("left", "stream lost and connection refused") in [(e.kind, e.reason) for e in fleet.events]
+
+
+def test_a_reporter_needs_no_solver():
+    heavy = {"pulp", "numpy", "scipy", "aiohttp", "envoy"}
+    code = f"import sys, signals.client; sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
