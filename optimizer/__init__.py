@@ -6,10 +6,12 @@ capacity. No I/O; time only through the `Warm` state's clock.
 """
 
 from optimizer.errors import ProblemError
+from optimizer.explain import Reason, ReplicaValue, explain, replica_value
 from optimizer.partition import Partition
 from optimizer.plan import Decision, EnginePlan, Outcome, Plan
 from optimizer.planner import plan
 from optimizer.policies import POLICIES
+from optimizer.prices import engine_price_range
 from optimizer.problem import SHED, UNITS, Engine, Key, Observed, Problem, Shares, Tuning
 from optimizer.profile import Harmonic, Profile, Table
 from optimizer.publish import decide
@@ -32,12 +34,17 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Profile",
+    "Reason",
     "Replan",
+    "ReplicaValue",
     "Shares",
     "Table",
     "Tuning",
     "Warm",
     "decide",
+    "engine_price_range",
+    "explain",
     "plan",
     "replan",
+    "replica_value",
 ]

@@ -197,7 +197,8 @@ def current_shares(round_: Round, problem: Problem) -> Array:
     empty = shares.sum(axis=1) <= 0
     shares[empty] = np.where(round_.usable[empty], round_.capacity, 0.0)
     total = shares.sum(axis=1, keepdims=True)
-    return np.divide(shares, total, out=np.zeros_like(shares), where=total > 0)
+    fractions: Array = np.divide(shares, total, out=np.zeros_like(shares), where=total > 0)
+    return fractions
 
 
 def _seen(round_: Round, problem: Problem, shares: Array) -> tuple[Array, Array]:

@@ -100,6 +100,21 @@ class Component:
         bound = lagrange_bound(round_, self._tangents, found[2], shed, step)
         return self._flow(round_, found, bound, complete, tuple(notes))
 
+    def value(self, round_: Round, shed: Shed, engine: int, extra: float) -> float:
+        """The optimum in ms·requests/s with `extra` work/s that one engine must carry besides."""
+        self._update(round_, shed, None)
+        self._model.set_rhs(self._engine, -extra * np.eye(len(self._engine))[engine], equal=True)
+        value = math.nan
+        for _ in range(MAX_ROUNDS):
+            solution = self._model.solve()
+            if solution.status is not Status.OPTIMAL:
+                break
+            value = self._model.cost_of(solution.x)
+            if not self._grow(round_, solution.x, self._duals(solution.duals)):
+                break
+        self._model.set_rhs(self._engine, np.zeros(len(self._engine)), equal=True)
+        return value
+
     def bound(self, round_: Round, shed: Shed) -> float | None:
         """What any plan for a round must cost, by the prices of the last one; None before there are any."""
         if self._last is None:

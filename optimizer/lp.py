@@ -182,6 +182,10 @@ class Model:
                 if row >= 0:
                     self._rows[row].expr[var] = value
 
+    def cost_of(self, x: Array) -> float:
+        """The objective at x, which may lack the newest columns."""
+        return float(self._cost[: len(x)] @ x)
+
     def remove_columns(self, columns: Ints) -> Ints:
         """Delete columns; returns the new index of every old one, −1 where deleted."""
         keep = np.ones(len(self._vars), dtype=bool)

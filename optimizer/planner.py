@@ -101,7 +101,7 @@ def _assemble(problem: Problem, policy: str, parts: list[Part], orphans: list[tu
             shares.setdefault(frontend, {})[key] = {
                 str(names[j]): int(part.units[i, j]) / UNITS for j in used.tolist()
             }
-            prices.setdefault(frontend, {})[key] = float(part.flow.duals.row[i])
+            prices.setdefault(frontend, {})[key] = _row_price(part, i)
             if not part.round.usable[i].any():
                 unserved.setdefault(frontend, {})[key] = "every eligible engine has zero capacity"
             second.setdefault(frontend, {})[key] = _second_best(part, i, used)
@@ -128,6 +128,12 @@ def _assemble(problem: Problem, policy: str, parts: list[Part], orphans: list[tu
         unserved,
         second,
     )
+
+
+def _row_price(part: Part, i: int) -> float:
+    """Price of one more request/s of a row: with nothing to keep there, its first move is free."""
+    duals = part.flow.duals
+    return float(duals.row[i] + (duals.free[i] if part.round.free[i] >= 1.0 else 0.0))
 
 
 def _second_best(part: Part, i: int, used: npt.NDArray[np.intp]) -> dict[str, str]:
