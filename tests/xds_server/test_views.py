@@ -41,6 +41,7 @@ GENERATED: dict[str, type[betterproto2.Message]] = {
     "Locality": core.Locality,
     "LbEndpoint": endpoint.LbEndpoint,
     "Endpoint": endpoint.Endpoint,
+    "Metadata": core.Metadata,
     "Address": core.Address,
     "SocketAddress": core.SocketAddress,
     "Listener": listener.Listener,
@@ -90,3 +91,9 @@ def test_unknown_fields_are_skipped_and_broken_bytes_are_refused():
     assert views.decode("Cluster", body).name == "a"
     with pytest.raises(views.DecodeError):
         views.decode("Cluster", b"\xff\xff")
+
+
+def test_a_view_is_encoded_as_the_generated_class_is():
+    entries = [{"name": "a"}, {"name": "b"}]
+    generated = composite.ClusterConfig(clusters=[composite.ClusterConfigClusterEntry(**e) for e in entries])
+    assert views.encode("CompositeCluster", {"clusters": entries}) == bytes(generated)
