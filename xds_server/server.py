@@ -201,12 +201,15 @@ class XdsServer:
         if type_ and verdict:
             self._emit(_verdict_event(connection.info, type_, verdict))
             self._lagging.discard(connection.info.stream)
-        for stream in connection.stream.client.streams:
-            self._connections[stream.id].wake()
+        self._wake(connection.stream.client)
 
     def responses(self, connection: Connection) -> Iterator[Response]:
         """What to send on a stream now; take the next one only when the last has been handed over."""
-        return connection.stream.responses(self._clock())
+        client = connection.stream.client
+        yield from connection.stream.responses(self._clock())
+        if client.stirred:
+            client.stirred = False
+            self._wake(client)
 
     def sent(self, connection: Connection, response: Response, size: int) -> None:
         """Note that a response of `size` bytes was handed to the transport."""
@@ -222,8 +225,7 @@ class XdsServer:
         connection.stream.close()
         if not client.streams and self._shared.get((info.frontend, info.id)) is client:
             del self._shared[info.frontend, info.id]
-        for stream in client.streams:
-            self._connections[stream.id].wake()
+        self._wake(client)
         self._emit(Disconnected(info, reason))
 
     # ---- what clients have --------------------------------------------------------------------------
@@ -260,6 +262,10 @@ class XdsServer:
                 if sent and now - sent.at >= self._lag_s and stream not in self._lagging:
                     self._lagging.add(stream)
                     self._emit(Lagging(connection.info, watch.type.name, sent.version, now - sent.at))
+
+    def _wake(self, client: Client) -> None:
+        for stream in client.streams:
+            self._connections[stream.id].wake()
 
     def _of(self, frontend: str) -> Iterator[Connection]:
         return (c for c in list(self._connections.values()) if c.info.frontend == frontend)

@@ -164,10 +164,10 @@ def encode(message: str, fields: Mapping[str, Any]) -> bytes:
 
     For what is encoded often: about a hundredth of the time of the generated classes.
     """
-    body: bytes = _CLASSES[message](**fields).SerializeToString(deterministic=True)  # type: ignore[attr-defined]  # made at run time
+    body: bytes = _CLASSES[message](**fields).SerializeToString(deterministic=True)
     return body
 
 
 def decode(message: str, body: bytes) -> View:
     """Decode `body` as the view `message`. Raises DecodeError when it is not that message."""
-    return _CLASSES[message].FromString(body)  # type: ignore[attr-defined]  # made at run time
+    return _CLASSES[message].FromString(body)

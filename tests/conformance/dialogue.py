@@ -59,7 +59,9 @@ class ObservedServer(XdsServer):
 
     def responses(self, connection):
         turn = self._turn[connection.info.stream]
-        yield from super().responses(connection)
+        for response in super().responses(connection):
+            self._bump()  # an answer on one stream may make another due on a sibling
+            yield response
         self._done[connection.info.stream] = turn
         self._world.changed.set()
 
@@ -344,3 +346,53 @@ class Dialogue:
 def _name(any_: protobuf.Any) -> str:
     message = any_.unpack()
     return getattr(message, NAME_FIELD.get(type(message).__name__, "name"))
+
+
+class Envoy:
+    """One node, on one aggregated stream or on a stream per type; the same verbs, with the type first."""
+
+    def __init__(self, world: World, protocol: str, mode: str, node: str = "envoy") -> None:
+        self._world, self._protocol, self._mode, self._node = world, protocol, mode, node
+        self._streams: dict[str, Dialogue] = {}
+        self.delta = protocol == "delta"
+
+    def on(self, type_: ResourceType) -> Dialogue:
+        """The stream that carries a type."""
+        key = "ads" if self._mode == "ads" else type_.name
+        if key not in self._streams:
+            client = self._world.client(self._protocol, self._mode, type_, self._node)
+            self._streams[key] = client
+        return self._streams[key]
+
+    async def want(self, type_: ResourceType, *names: str, **options) -> None:
+        await self.on(type_).want(*names, of=type_, **options)
+
+    async def also(self, type_: ResourceType, *names: str, **options) -> None:
+        await self.on(type_).also(*names, of=type_, **options)
+
+    async def drop(self, type_: ResourceType, *names: str, **options) -> None:
+        await self.on(type_).drop(*names, of=type_, **options)
+
+    async def expect(self, type_: ResourceType, *names: str, removed: tuple[str, ...] = ()) -> Answer:
+        return await self.on(type_).expect(*names, removed=removed, of=type_)
+
+    async def ack(self, type_: ResourceType) -> None:
+        await self.on(type_).ack(of=type_)
+
+    async def nack(self, type_: ResourceType, reason: str = "bad") -> None:
+        await self.on(type_).nack(reason, of=type_)
+
+    async def takes(self, type_: ResourceType, *names: str, removed: tuple[str, ...] = ()) -> Answer:
+        """Expect and confirm."""
+        answer = await self.expect(type_, *names, removed=removed)
+        await self.ack(type_)
+        return answer
+
+    async def gets(self, type_: ResourceType, *names: str, expect: tuple[str, ...] | None = None) -> Answer:
+        """Ask, expect and confirm."""
+        await self.want(type_, *names)
+        return await self.takes(type_, *(names if expect is None else expect))
+
+    async def nothing(self) -> None:
+        for stream in self._streams.values():
+            await stream.nothing()

@@ -86,6 +86,7 @@ async def test_a06_leaving_the_wildcard_keeps_the_names(client, publish):
     await client.expect("a", "b")
     await client.ack()
     await client.drop("*")
+    await client.nothing()
     publish(a="1", b="2")
     await client.nothing()
     publish(a="2", b="2")

@@ -18,22 +18,26 @@ from xds_server.protocol.sotw import SotwWatch
 from xds_server.protocol.watch import Verdict, View, Watch
 from xds_server.protocol.wire import BadRequest, DeltaRequest, Request, Response, SotwRequest
 from xds_server.resource_types import BY_URL, CDS, EDS, LDS, RDS, RTDS, TYPES, ResourceType
-from xds_server.resources import Resource, empty_runtime_layer
+from xds_server.resources import Reference, Resource, empty_runtime_layer
 from xds_server.snapshot import EMPTY, Changes, Snapshot
 
 
 class Client:
     """All streams that belong together, and the state of their rollout."""
 
-    __slots__ = ("_leaving", "_views", "sequence", "snapshot", "streams")
+    __slots__ = ("_leaving", "_routed", "_views", "sequence", "snapshot", "stirred", "streams")
 
     def __init__(self) -> None:
         self.streams: list[Stream] = []
+        self.stirred = False
+        """Answering one stream has made something due, perhaps on another one; reset by who wakes them."""
         self.snapshot = EMPTY
         self.sequence = 0
         self._leaving: dict[str, dict[str, tuple[Resource, int]]] = {}
         """type URL -> name -> (resource, sequence of the first snapshot without it)."""
         self._views: dict[str, View] = {}
+        self._routed: dict[str, frozenset[Reference]] = {}
+        """Route configuration -> what the version last sent refers to."""
 
     def watches(self, type_: ResourceType) -> list[Watch]:
         """The client's watches of a type (several only with several streams)."""
@@ -66,7 +70,7 @@ class Client:
             if free := [name for name, (_, since) in leaving.items() if since <= confirmed]:
                 self._set_leaving(url, {name: leaving[name] for name in leaving if name not in free})
                 self._mark(url, free)
-                released = True
+                self.stirred = released = True
         return released
 
     def answer(self, watch: Watch, nonce: Callable[[], str], now: float) -> Response | None:
@@ -74,6 +78,8 @@ class Client:
         response = watch.take(self._view_for(watch), nonce, self.sequence, now, self._must_wait)
         if response and watch.type is CDS and watch.outstanding:
             self._assign_again(watch.outstanding.names)
+        if response and watch.type is RDS:
+            self._routed.update((routes.name, routes.references) for routes in response.resources)
         return response
 
     def _keep(self, type_: ResourceType, old: Snapshot, changed: frozenset[str]) -> None:
@@ -116,16 +122,15 @@ class Client:
             for watch in self.watches(EDS):
                 for name in _assignments(cluster):
                     watch.resend(name)
+                    self.stirred = True
 
     def _must_wait(self, resource: Resource) -> bool:
         """Whether a changed route configuration names a cluster that the client does not have yet."""
         if resource.type_url != RDS.url:
             return False
+        new = resource.references - self._routed.get(resource.name, frozenset())
         clusters, assignments = self.watches(CDS), self.watches(EDS)
-        if all(watch.in_sync for watch in (*clusters, *assignments)):
-            return False
-        named = [name for url, name in resource.references if url == CDS.url]
-        return any(self._lacks(watch, assignments, name) for watch in clusters for name in named)
+        return any(self._lacks(watch, assignments, name) for _, name in new for watch in clusters)
 
     def _lacks(self, clusters: Watch, assignments: Iterable[Watch], name: str) -> bool:
         if not clusters.subscription.wildcard:

@@ -22,6 +22,7 @@ class SotwWatch(Watch):
         added, new_wildcard = self.subscription.replace(request.names)
         for name in [name for name in self.known if not self.subscription.covers(name)]:
             self.forget(name)
+        self.pending = set(filter(self.subscription.covers, self.pending))
         self.pending.update(added)
         self._all_pending = self._all_pending or new_wildcard
         return verdict
