@@ -2,12 +2,16 @@
 
 A member changes only when its engine's settings do, never for load: a changed member drops its idle
 connections and warms again. What follows the load are the composite (free to change), EDS and RTDS.
+
+Settings that many clusters share are encoded once; a cluster is its settings and its names, concatenated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
+from functools import cache, lru_cache
 
 from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakers,
@@ -16,7 +20,6 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     Cluster,
     ClusterCommonLbConfig,
     ClusterCommonLbConfigConsistentHashingLbConfig,
-    ClusterCustomClusterType,
     ClusterDiscoveryType,
     ClusterDnsLookupFamily,
     ClusterEdsClusterConfig,
@@ -35,13 +38,14 @@ from envoy_data_plane.envoy.config.core.v3 import (
     HttpProtocolOptions,
     TcpKeepalive,
 )
-from envoy_data_plane.envoy.extensions.clusters.composite.v3 import ClusterConfig, ClusterConfigClusterEntry
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptions as UpstreamHttpProtocolOptions,
 )
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import HttpProtocolOptionsExplicitHttpConfig
 from envoy_data_plane.envoy.type.v3 import Percent
 
+from xds_server import views
+from xds_server.resources import length_delimited
 from xds_server.routing import Endpoint, Engine, HealthCheck, OutlierDetection
 from xds_server.translate import endpoints as eds
 from xds_server.translate import names
@@ -58,11 +62,14 @@ MAX_RESPONSE_HEADERS_KB = 192
 MAX_RESPONSE_HEADERS = 200
 
 _LB_POLICIES = {"ring_hash": ClusterLbPolicy.RING_HASH, "maglev": ClusterLbPolicy.MAGLEV}
+_COMPOSITE = "type.googleapis.com/envoy.extensions.clusters.composite.v3.ClusterConfig"
+_LOAD_ASSIGNMENT = 33
+"""Field number of `Cluster.load_assignment`."""
 _HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-def member(traffic_class: str, engine: Engine, dns_endpoints: Iterable[Endpoint] = ()) -> Cluster:
-    """Build the cluster of an engine's replicas for one class.
+def member(traffic_class: str, engine: Engine, dns_endpoints: Iterable[Endpoint] = ()) -> bytes:
+    """Encode the cluster of an engine's replicas for one class.
 
     `dns_endpoints` are used for an engine that is found by DNS only. Raises ValueError for an unknown
     load-balancing policy.
@@ -71,13 +78,54 @@ def member(traffic_class: str, engine: Engine, dns_endpoints: Iterable[Endpoint]
         known = ", ".join(_LB_POLICIES)
         raise ValueError(f"engine {engine.name!r}: lb_policy {engine.lb_policy!r} is not one of {known}")
     name = names.member(traffic_class, engine.name)
+    encoded = _settings(replace(engine, name="")) + _named(name)
+    if engine.dns:
+        assignment = eds.named(name, eds.replicas(engine.name, dns_endpoints, hostnames=True))
+        return encoded + length_delimited(_LOAD_ASSIGNMENT, assignment)
+    return encoded + _service(name)
+
+
+def composite(model: str, traffic_class: str, engine: str, fallback: str | None) -> bytes:
+    """Encode the cluster that chooses a member by attempt: engine, engine, fallback.
+
+    An entry without a usable replica is passed over within the same attempt, so an engine that is known to
+    be gone costs no retry. Without a fallback the engine is tried a third time, to keep the length.
+    """
+    members = [names.member(traffic_class, each) for each in (engine, engine, fallback or engine)]
+    attempts = views.encode("CompositeCluster", {"clusters": [{"name": each} for each in members]})
+    kind = {"name": "envoy.clusters.composite", "typed_config": {"type_url": _COMPOSITE, "value": attempts}}
+    name = names.composite(model, traffic_class, engine)
+    return _composite_settings() + _named(name) + views.encode("Cluster", {"cluster_type": kind})
+
+
+def shed(model: str, traffic_class: str) -> bytes:
+    """Encode the cluster of the shed part of one key: no endpoints, everything dropped by its EDS policy."""
+    name = names.shed(model, traffic_class)
+    return (
+        _shed_settings()
+        + _named(name)
+        + views.encode("Cluster", {"eds_cluster_config": {"service_name": name}})
+    )
+
+
+def _named(name: str) -> bytes:
+    """Encode the part of a cluster that says its name, for Envoy and in stats."""
+    return views.encode("Cluster", {"name": name, "alt_stat_name": name})
+
+
+def _service(name: str) -> bytes:
+    """Encode the part of a cluster that says which load assignment is its own."""
+    return views.encode("Cluster", {"eds_cluster_config": {"service_name": name}})
+
+
+@lru_cache(maxsize=256)
+def _settings(engine: Engine) -> bytes:
+    """Encode what the members of all engines with these settings have in common."""
     cluster = Cluster(
-        name=name,
-        alt_stat_name=name,
         connect_timeout=_seconds(engine.connect_timeout_s),
         lb_policy=_LB_POLICIES[engine.lb_policy],
         common_lb_config=_common_lb(engine),
-        health_checks=[_health_check(engine, engine.health_check)] if engine.health_check else [],
+        health_checks=[_health_check(engine.health_check)] if engine.health_check else [],
         # An unhealthy or removed replica must get nothing new at once, whatever its checks say.
         ignore_health_on_host_removal=True,
         outlier_detection=_outliers(engine.outlier_detection) if engine.outlier_detection else None,
@@ -96,53 +144,36 @@ def member(traffic_class: str, engine: Engine, dns_endpoints: Iterable[Endpoint]
     if engine.dns:
         cluster.type = ClusterDiscoveryType.STRICT_DNS
         cluster.dns_lookup_family = ClusterDnsLookupFamily.V4_PREFERRED
-        cluster.load_assignment = eds.replicas(engine.name, dns_endpoints, hostnames=True)
-        cluster.load_assignment.cluster_name = name
     else:
         cluster.type = ClusterDiscoveryType.EDS
-        cluster.eds_cluster_config = ClusterEdsClusterConfig(eds_config=ads(), service_name=name)
-    return cluster
+        cluster.eds_cluster_config = ClusterEdsClusterConfig(eds_config=ads())
+    return bytes(cluster)
 
 
-def composite(model: str, traffic_class: str, engine: str, fallback: str | None) -> Cluster:
-    """Build the cluster that chooses a member by attempt: engine, engine, fallback.
-
-    An entry without a usable replica is passed over within the same attempt, so an engine that is known to
-    be gone costs no retry. Without a fallback the engine is tried a third time, to keep the length.
-    """
-    name = names.composite(model, traffic_class, engine)
-    attempts = [engine, engine, fallback or engine]
-    entries = [ClusterConfigClusterEntry(name=names.member(traffic_class, each)) for each in attempts]
-    return Cluster(
-        name=name,
-        alt_stat_name=name,
-        cluster_type=ClusterCustomClusterType(
-            name="envoy.clusters.composite", typed_config=pack(ClusterConfig(clusters=entries))
-        ),
-        lb_policy=ClusterLbPolicy.CLUSTER_PROVIDED,
-        circuit_breakers=CircuitBreakers(
-            thresholds=[
-                CircuitBreakersThresholds(
-                    # The percentage is of the composite's own active requests, which are always 0: only
-                    # the absolute number limits retries.
-                    retry_budget=CircuitBreakersThresholdsRetryBudget(
-                        budget_percent=Percent(value=0.0), min_retry_concurrency=DEFAULT_RETRY_LIMIT
-                    )
-                )
-            ]
-        ),
+@cache
+def _composite_settings() -> bytes:
+    # The percentage is of the composite's own active requests, which are always 0: only the absolute
+    # number limits retries.
+    budget = CircuitBreakersThresholdsRetryBudget(
+        budget_percent=Percent(value=0.0), min_retry_concurrency=DEFAULT_RETRY_LIMIT
+    )
+    thresholds = [CircuitBreakersThresholds(retry_budget=budget)]
+    return bytes(
+        Cluster(
+            lb_policy=ClusterLbPolicy.CLUSTER_PROVIDED,
+            circuit_breakers=CircuitBreakers(thresholds=thresholds),
+        )
     )
 
 
-def shed(model: str, traffic_class: str) -> Cluster:
-    """Build the cluster of the shed part of one key: no endpoints, everything dropped by its EDS policy."""
-    name = names.shed(model, traffic_class)
-    return Cluster(
-        name=name,
-        alt_stat_name=name,
-        type=ClusterDiscoveryType.EDS,
-        eds_cluster_config=ClusterEdsClusterConfig(eds_config=ads(), service_name=name),
-        common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0)),
+@cache
+def _shed_settings() -> bytes:
+    return bytes(
+        Cluster(
+            type=ClusterDiscoveryType.EDS,
+            eds_cluster_config=ClusterEdsClusterConfig(eds_config=ads()),
+            common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0)),
+        )
     )
 
 
@@ -158,7 +189,7 @@ def _common_lb(engine: Engine) -> ClusterCommonLbConfig:
     )
 
 
-def _health_check(engine: Engine, check: HealthCheck) -> EnvoyHealthCheck:
+def _health_check(check: HealthCheck) -> EnvoyHealthCheck:
     """Check each replica on a fresh connection: a kept one races with the engine's keep-alive timeout."""
     return EnvoyHealthCheck(
         timeout=_seconds(check.timeout_s),
@@ -168,7 +199,7 @@ def _health_check(engine: Engine, check: HealthCheck) -> EnvoyHealthCheck:
         unhealthy_threshold=check.unhealthy_threshold,
         healthy_threshold=check.healthy_threshold,
         reuse_connection=False,
-        http_health_check=HealthCheckHttpHealthCheck(host=engine.name, path=check.path),
+        http_health_check=HealthCheckHttpHealthCheck(host="headrace", path=check.path),
     )
 
 

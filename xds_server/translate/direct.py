@@ -10,7 +10,7 @@ from envoy_data_plane.envoy.config.route.v3 import DirectResponseAction, HeaderM
 from envoy_data_plane.envoy.type.v3 import Int64Range
 from envoy_data_plane.google.protobuf import Struct, Value
 
-from xds_server.routing import Model, Split
+from xds_server.routing import Model
 from xds_server.translate import names
 from xds_server.translate.errors import JSON, error_body
 from xds_server.translate.packing import exactly, overwrite
@@ -75,9 +75,9 @@ def too_large(model: Model) -> Route:
     return _answer(match, 413, error_body(message, _INVALID, "request_too_large"), "too_large")
 
 
-def no_engine(split: Split) -> Route:
+def no_engine(reason: str) -> Route:
     """Refuse a key that no engine may serve from this front-end; the match is added by the caller."""
-    message = f"No engine may serve this model here: {split.reason or 'no eligible engine'}."
+    message = f"No engine may serve this model here: {reason or 'no eligible engine'}."
     body = error_body(message, "service_unavailable", "no_eligible_engine")
     return _answer(None, 503, body, "no_eligible_engine")
 

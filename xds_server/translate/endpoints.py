@@ -8,25 +8,11 @@ encoded once and the name is put before them: a protobuf message is the concaten
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from envoy_data_plane.envoy.config.core.v3 import (
-    Address,
-    HealthStatus,
-    Locality,
-    Metadata,
-    SocketAddress,
-)
-from envoy_data_plane.envoy.config.endpoint.v3 import (
-    ClusterLoadAssignment,
-    ClusterLoadAssignmentPolicy,
-    ClusterLoadAssignmentPolicyDropOverload,
-    LbEndpoint,
-    LocalityLbEndpoints,
-)
-from envoy_data_plane.envoy.config.endpoint.v3 import Endpoint as EnvoyEndpoint
-from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType
-from envoy_data_plane.google.protobuf import Struct, Value
+from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 
+from xds_server import views
 from xds_server.routing import Endpoint, Health
 
 _STATUS = {
@@ -35,9 +21,12 @@ _STATUS = {
     Health.UNHEALTHY: HealthStatus.UNHEALTHY,
 }
 
+_EVERYTHING = {"numerator": 100}
+"""Per cent, the denominator when none is named."""
 
-def replicas(engine: str, endpoints: Iterable[Endpoint], *, hostnames: bool = False) -> ClusterLoadAssignment:
-    """Build the assignment of an engine's replicas without its cluster name, sorted by replica.
+
+def replicas(engine: str, endpoints: Iterable[Endpoint], *, hostnames: bool = False) -> bytes:
+    """Encode the assignment of an engine's replicas without its cluster name, sorted by replica.
 
     Of two replicas with one address the first is kept: Envoy would drop the other without a word.
     `hostnames` makes Envoy send an endpoint's address as `Host` (gateways found by DNS).
@@ -46,43 +35,39 @@ def replicas(engine: str, endpoints: Iterable[Endpoint], *, hostnames: bool = Fa
     for endpoint in sorted(endpoints, key=lambda e: (e.replica, e.address, e.port)):
         by_address.setdefault((endpoint.address, endpoint.port), endpoint)
     found = [_lb_endpoint(engine, endpoint, hostnames) for endpoint in by_address.values()]
-    # One locality an engine: clients other than Envoy refuse endpoints without one.
-    place = LocalityLbEndpoints(locality=Locality(zone=engine), lb_endpoints=found)
-    return ClusterLoadAssignment(endpoints=[place] if found else [])
+    if not found:
+        return b""
+    # Envoy needs neither name nor weight of the one locality, gRPC clients refuse it without.
+    locality = {"locality": {"sub_zone": engine}, "load_balancing_weight": {"value": 1}, "lb_endpoints": found}
+    return views.encode("ClusterLoadAssignment", {"endpoints": [locality]})
 
 
 def named(cluster: str, encoded_replicas: bytes) -> bytes:
     """Encode the assignment of one cluster from its name and already encoded replicas."""
-    return bytes(ClusterLoadAssignment(cluster_name=cluster)) + encoded_replicas
+    return views.encode("ClusterLoadAssignment", {"cluster_name": cluster}) + encoded_replicas
 
 
-def refusal(cluster: str) -> ClusterLoadAssignment:
-    """Build the assignment of a cluster that drops every request: the shed part of a demand."""
-    everything = FractionalPercent(numerator=100, denominator=FractionalPercentDenominatorType.HUNDRED)
-    drop = ClusterLoadAssignmentPolicyDropOverload(category="shed", drop_percentage=everything)
-    return ClusterLoadAssignment(
-        cluster_name=cluster, policy=ClusterLoadAssignmentPolicy(drop_overloads=[drop])
-    )
+def refusal(cluster: str) -> bytes:
+    """Encode the assignment of a cluster that drops every request: the shed part of a demand."""
+    policy = {"drop_overloads": [{"category": "shed", "drop_percentage": _EVERYTHING}]}
+    return views.encode("ClusterLoadAssignment", {"cluster_name": cluster, "policy": policy})
 
 
-def _lb_endpoint(engine: str, endpoint: Endpoint, hostnames: bool) -> LbEndpoint:
-    """Build one endpoint; its place on the hash ring follows from the replica's name, not its address."""
-    address = SocketAddress(address=endpoint.address, port_value=endpoint.port)
-    who = {"engine": _text(engine), "replica": _text(endpoint.replica)}
-    return LbEndpoint(
-        endpoint=EnvoyEndpoint(
-            address=Address(socket_address=address), hostname=endpoint.address if hostnames else ""
-        ),
-        health_status=_STATUS[endpoint.health],
-        metadata=Metadata(
-            filter_metadata={
-                "envoy.lb": Struct(fields={"hash_key": _text(endpoint.replica)}),
-                "headrace": Struct(fields=who),
-            }
-        ),
-        load_balancing_weight=endpoint.weight,
-    )
+def _lb_endpoint(engine: str, endpoint: Endpoint, hostnames: bool) -> dict[str, Any]:
+    """Describe one endpoint; its place on the hash ring follows from the replica's name, not its address."""
+    place = {"hash_key": endpoint.replica}
+    who = {"engine": engine, "replica": endpoint.replica}
+    address = {"address": endpoint.address, "port_value": endpoint.port}
+    return {
+        "endpoint": {
+            "address": {"socket_address": address},
+            "hostname": endpoint.address if hostnames else "",
+        },
+        "health_status": int(_STATUS[endpoint.health]),
+        "metadata": {"filter_metadata": {"envoy.lb": _struct(place), "headrace": _struct(who)}},
+        "load_balancing_weight": {"value": endpoint.weight},
+    }
 
 
-def _text(value: str) -> Value:
-    return Value(string_value=value)
+def _struct(texts: dict[str, str]) -> dict[str, Any]:
+    return {"fields": {key: {"string_value": value} for key, value in texts.items()}}

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
 class Memo:
-    """What was built last time, by place. A place that a whole generation does not ask for is forgotten."""
+    """What one translation built, by place; reads what earlier ones built.
 
-    _last: dict[Hashable, tuple[tuple[Any, ...], Any]] = field(default_factory=dict)
-    _built: dict[Hashable, tuple[tuple[Any, ...], Any]] = field(default_factory=dict)
+    A place that a whole translation does not ask for is forgotten with the memo that held it.
+    """
+
+    def __init__(self, *earlier: Memo) -> None:
+        """`earlier` are asked in order: the last translation of the same front-end, then of another one."""
+        self._earlier: tuple[Mapping[Hashable, tuple[tuple[Any, ...], Any]], ...] = tuple(
+            memo._built for memo in earlier
+        )
+        self._built: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
 
     def get(self, place: Hashable, build: Callable[..., T], *inputs: Any) -> T:
-        """Return `build(*inputs)`, or what it gave at this place last time if the inputs were equal.
+        """Return `build(*inputs)`, or what it gave at this place earlier if the inputs were equal.
 
         Comparing is cheap for inputs that are the same objects, which unchanged parts of a table are.
         """
-        known = self._last.get(place)
-        if known is None or known[0] != inputs:
-            known = (inputs, build(*inputs))
-        self._built[place] = known
-        value: T = known[1]
+        for known in self._earlier:
+            if (entry := known.get(place)) is not None and entry[0] == inputs:
+                break
+        else:
+            entry = (inputs, build(*inputs))
+        self._built[place] = entry
+        value: T = entry[1]
         return value
 
-    def next(self) -> Memo:
-        """Return the memo of the next generation; this one stays as it is, should that one fail."""
-        return Memo(_last=self._built)
+    def close(self) -> None:
+        """Let go of the earlier memos once the translation is complete."""
+        self._earlier = ()

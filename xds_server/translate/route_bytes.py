@@ -1,15 +1,20 @@
-"""The route configuration, assembled from encoded parts: a changed share encodes one key's route again."""
+"""The route configuration, assembled from encoded parts: a changed share encodes its key's intervals again.
+
+Two rules of the protobuf encoding carry this: the concatenation of two encodings of a message type is the
+encoding of the merged message, and a message field is its tag, its length and the encoding of the value.
+Merged parts must not both set a message of numbers, such as a duration: the numbers would be mixed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xds_server.resources import length_delimited
 from xds_server.routing import Model, RoutingTable, Split
-from xds_server.translate import routes
+from xds_server.translate import classes, direct, routes
+from xds_server.translate.classes import ClassRule
 from xds_server.translate.memo import Memo
 from xds_server.translate.names import ModelNames
-from xds_server.translate.routes import ClassRule
-from xds_server.translate.wire import nested
 
 _VIRTUAL_HOSTS = 2
 """Field number of `RouteConfiguration.virtual_hosts`."""
@@ -24,44 +29,70 @@ def encode(table: RoutingTable, splits: Sequence[Split], memo: Memo) -> bytes:
     of an unknown model, for two models of one name, and what the parts raise.
     """
     models = tuple(sorted(table.models, key=lambda model: model.name))
-    by_name = ModelNames.of(model.name for model in models).by_spelling.values()
-    if unknown := sorted({split.model for split in splits} - set(by_name)):
-        raise ValueError(f"splits of unknown models {unknown}; known are {sorted(by_name)}")
+    known = ModelNames.of(model.name for model in models).by_spelling.values()
+    if unknown := sorted({split.model for split in splits} - set(known)):
+        raise ValueError(f"splits of unknown models {unknown}; known are {sorted(known)}")
     by_key = {(split.model, split.traffic_class): split for split in splits}
-    rules = routes.class_rules(table.classes, table.match_order, table.listeners)
-    encoded = memo.get("routes", _configuration, models)
+    rules = classes.class_rules(table.classes, table.match_order, table.listeners)
+    hosts = [memo.get("default host", _default_host, models)]
     for model in models:
         host = memo.get(("host", model.name), _host, model)
         for rule in rules:
-            split = by_key.get((model.name, rule[0])) or Split(model.name, rule[0], (), reason="no plan yet")
-            base = memo.get(("route", model.name, rule[0]), _route, model, split)
-            host += _matched(rule, model, split, base)
-        encoded += nested(_VIRTUAL_HOSTS, host)
-    return encoded
+            key = (model.name, rule.traffic_class)
+            split = by_key.get(key) or Split(*key, entries=(), reason="no plan yet")
+            host += _class_routes(rule, model, split, memo)
+        hosts.append(host)
+    encoded = memo.get("routes", _configuration, models)
+    return encoded + b"".join(length_delimited(_VIRTUAL_HOSTS, host) for host in hosts)
+
+
+def _class_routes(rule: ClassRule, model: Model, split: Split, memo: Memo) -> bytes:
+    """Encode one key's routes for one way to recognise its class.
+
+    Streamed answers come first and may pause only so long; silence is normal before the only bytes of any
+    other answer.
+    """
+    key = (model.name, rule.traffic_class)
+    everything = memo.get(("match", rule, False), _match, rule, False)
+    counter = memo.get(("counter", key), _counter, *key)
+    if not split.entries:
+        refusal = memo.get(("refusal", key), _refusal, split.reason)
+        return length_delimited(_ROUTES, counter + everything + refusal)
+    shares = memo.get(("shares", key), routes.intervals, split)
+    whole, streamed = memo.get(("forwarding", model.name), _forwarding, model)
+    streams = memo.get(("match", rule, True), _match, rule, True)
+    common = counter + shares
+    return length_delimited(_ROUTES, common + streams + streamed) + length_delimited(
+        _ROUTES, common + everything + whole
+    )
 
 
 def _configuration(models: tuple[Model, ...]) -> bytes:
-    encoded = bytes(routes.configuration(models))
-    return encoded + nested(_VIRTUAL_HOSTS, bytes(routes.default_host(models)))
+    return bytes(routes.configuration(models))
+
+
+def _default_host(models: tuple[Model, ...]) -> bytes:
+    return bytes(routes.default_host(models))
 
 
 def _host(model: Model) -> bytes:
     return bytes(routes.model_host(model))
 
 
-def _route(model: Model, split: Split) -> bytes:
-    return bytes(routes.split_route(model, split))
+def _match(rule: ClassRule, streamed: bool) -> bytes:
+    return bytes(classes.match(rule, streamed=streamed))
 
 
-def _matched(rule: ClassRule, model: Model, split: Split, base: bytes) -> bytes:
-    """Encode one key's routes for one way to recognise its class.
+def _counter(model: str, traffic_class: str) -> bytes:
+    return bytes(routes.demand_counter(model, traffic_class))
 
-    Streamed answers come first and may pause only so long; silence is normal before the only bytes of any
-    other answer. Parts that are merged must not share a message with numbers, such as a duration.
-    """
-    plain = base + bytes(routes.matched(rule))
-    if not split.entries:
-        return nested(_ROUTES, plain)
-    plain += bytes(routes.idle_limit(model.longest_generation_s))
-    streamed = base + bytes(routes.matched_streams(rule)) + bytes(routes.idle_limit(model.stream_idle_s))
-    return nested(_ROUTES, streamed) + nested(_ROUTES, plain)
+
+def _refusal(reason: str) -> bytes:
+    return bytes(direct.no_engine(reason))
+
+
+def _forwarding(model: Model) -> tuple[bytes, bytes]:
+    """Encode what leads a model's requests to engines: for whole answers, and for streams."""
+    common = bytes(routes.forwarding(model))
+    whole = bytes(routes.idle_limit(model.longest_generation_s))
+    return common + whole, common + bytes(routes.idle_limit(model.stream_idle_s))

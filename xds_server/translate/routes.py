@@ -10,7 +10,7 @@ The functions give parts, so that a changed share encodes one route again and no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation
@@ -26,7 +26,6 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RouteMatch,
     VirtualHost,
     WeightedCluster,
-    WeightedClusterClusterWeight,
 )
 from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer, BufferPerRoute
 from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import (
@@ -37,7 +36,8 @@ from envoy_data_plane.envoy.extensions.filters.http.local_ratelimit.v3 import Lo
 from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, TokenBucket
 
-from xds_server.routing import SHED, TOTAL_WEIGHT, Listener, Model, Split, TrafficClass
+from xds_server import views
+from xds_server.routing import SHED, TOTAL_WEIGHT, Model, Split
 from xds_server.translate import direct, names
 from xds_server.translate.clusters import ATTEMPTS
 from xds_server.translate.errors import JSON
@@ -49,9 +49,6 @@ RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
 
 MAX_DIRECT_BODY_BYTES = 4 << 20
 """The model list with 10,000 names takes about 1 MB."""
-
-ClassRule = tuple[str, tuple[HeaderMatcher, ...]]
-"""A traffic class and the header matches that select it."""
 
 # Never empties: the filter only counts.
 _ENDLESS_BUCKET = TokenBucket(
@@ -114,78 +111,12 @@ def model_host(model: Model) -> VirtualHost:
     )
 
 
-def split_route(model: Model, split: Split) -> Route:
-    """Build what happens to the requests of one key, without a match and an idle limit.
-
-    Raises ValueError when the widths do not sum to `TOTAL_WEIGHT`: other sums with the same shares would
-    move most sessions.
-    """
-    route = _forwarded(model, split) if split.entries else direct.no_engine(split)
-    route.typed_per_filter_config = {names.DEMAND_FILTER: pack(demand_counter(split))}
-    return route
-
-
-def matched(rule: ClassRule) -> Route:
-    """Build the part of a route that says which requests it is for."""
-    return Route(match=RouteMatch(prefix="/", headers=list(rule[1])))
-
-
-def matched_streams(rule: ClassRule) -> Route:
-    """Build the part of a route that says that it is for the streamed requests of a class."""
-    streamed = HeaderMatcher(name=names.STREAM_HEADER, string_match=exactly("true"))
-    return Route(match=RouteMatch(prefix="/", headers=[*rule[1], streamed]))
-
-
-def idle_limit(limit_s: float) -> Route:
-    """Build the part of a route that says how long an answer may pause."""
-    return Route(route=RouteAction(idle_timeout=timedelta(seconds=limit_s)))
-
-
-def class_rules(
-    classes: Iterable[TrafficClass], match_order: Sequence[str], listeners: Sequence[Listener]
-) -> list[ClassRule]:
-    """List how classes are recognised, first match first.
-
-    Headers count only where a listener trusts them; then the listener's default class decides.
-    """
-    rules: list[ClassRule] = []
-    by_name = {each.name: each for each in classes}
-    if any(listener.trust_headers for listener in listeners):
-        trusted = HeaderMatcher(name=names.TRUSTED_HEADER, present_match=True)
-        ranked = [*match_order, *sorted(by_name.keys() - set(match_order))]
-        for name in ranked:
-            if header := by_name[name].match_header:
-                rules.append((name, (trusted, _class_match(header, by_name[name].match_value))))
-    for name in sorted({listener.default_class for listener in listeners}):
-        default = HeaderMatcher(name=names.DEFAULT_CLASS_HEADER, string_match=exactly(name))
-        rules.append((name, (default,)))
-    return rules
-
-
-def demand_counter(split: Split) -> LocalRateLimit:
-    """Build the counter of one key: a rate limit that never limits and counts each request on arrival."""
-    return LocalRateLimit(
-        stat_prefix=names.demand_prefix(split.model, split.traffic_class),
-        token_bucket=_ENDLESS_BUCKET,
-        filter_enabled=RuntimeFractionalPercent(default_value=FractionalPercent(numerator=100)),
-        filter_enforced=RuntimeFractionalPercent(default_value=FractionalPercent(numerator=0)),
-    )
-
-
-def _class_match(header: str, value: str | None) -> HeaderMatcher:
-    names.refuse_internal(header, "traffic class")
-    if value is None:
-        return HeaderMatcher(name=header.lower(), present_match=True)
-    return HeaderMatcher(name=header.lower(), string_match=exactly(value))
-
-
-def _forwarded(model: Model, split: Split) -> Route:
-    if (total := sum(width for _, width in split.entries)) != TOTAL_WEIGHT:
-        key = f"{split.model}/{split.traffic_class}"
-        raise ValueError(f"split of {key}: widths sum to {total}, expected {TOTAL_WEIGHT}")
+def forwarding(model: Model) -> Route:
+    """Build what all routes of a model have in common that lead to engines."""
     return Route(
         route=RouteAction(
-            weighted_clusters=WeightedCluster(clusters=_intervals(split), use_hash_policy=True),
+            # Without this a request's engine is drawn at random and conversations lose their KV cache.
+            weighted_clusters=WeightedCluster(use_hash_policy=True),
             hash_policy=hash_policy(model.session_keys),
             timeout=timedelta(0),
             max_stream_duration=RouteActionMaxStreamDuration(
@@ -198,16 +129,39 @@ def _forwarded(model: Model, split: Split) -> Route:
     )
 
 
-def _intervals(split: Split) -> list[WeightedClusterClusterWeight]:
-    """List the entries in their order: Envoy maps the hash onto them, so the order is the partition."""
+def idle_limit(limit_s: float) -> Route:
+    """Build the part of a route that says how long an answer may pause."""
+    return Route(route=RouteAction(idle_timeout=timedelta(seconds=limit_s)))
+
+
+def demand_counter(model: str, traffic_class: str) -> Route:
+    """Build the counter of one key: a rate limit that never limits and counts each request on arrival."""
+    limit = LocalRateLimit(
+        stat_prefix=names.demand_prefix(model, traffic_class),
+        token_bucket=_ENDLESS_BUCKET,
+        filter_enabled=RuntimeFractionalPercent(default_value=FractionalPercent(numerator=100)),
+        filter_enforced=RuntimeFractionalPercent(default_value=FractionalPercent(numerator=0)),
+    )
+    return Route(typed_per_filter_config={names.DEMAND_FILTER: pack(limit)})
+
+
+def intervals(split: Split) -> bytes:
+    """Encode the shares of one key: entries in their order, since Envoy maps the hash onto them in order.
+
+    Raises ValueError when the widths do not sum to `TOTAL_WEIGHT`: other sums with the same shares would
+    move most sessions.
+    """
     key = (split.model, split.traffic_class)
-    return [
-        WeightedClusterClusterWeight(
-            name=names.shed(*key) if destination == SHED else names.composite(*key, destination),
-            weight=width,
-        )
+    if (total := sum(width for _, width in split.entries)) != TOTAL_WEIGHT:
+        raise ValueError(f"split of {'/'.join(key)}: widths sum to {total}, expected {TOTAL_WEIGHT}")
+    clusters = [
+        {
+            "name": names.shed(*key) if destination == SHED else names.composite(*key, destination),
+            "weight": {"value": width},
+        }
         for destination, width in split.entries
     ]
+    return views.encode("Route", {"route": {"weighted_clusters": {"clusters": clusters}}})
 
 
 def _retry_policy(model: Model) -> RetryPolicy:

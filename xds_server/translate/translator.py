@@ -35,6 +35,8 @@ class Translator:
 
     def __init__(self) -> None:
         self._memos: dict[str, Memo] = {}
+        self._newest = Memo()
+        """Of whichever front-end was last: most of what one needs, another has."""
 
     def translate(self, table: RoutingTable, frontend: str) -> Snapshot:
         """Return everything the front-end's Envoys are to be sent.
@@ -45,9 +47,10 @@ class Translator:
         if frontend not in table.frontends:
             known = ", ".join(sorted(table.frontends))
             raise ValueError(f"front-end {frontend!r} is not in the table; known are {known}")
-        memo = self._memos.get(frontend, Memo()).next()
+        memo = Memo(self._memos.get(frontend, self._newest), self._newest)
         snapshot = Snapshot.of(_Translation(table, table.frontends[frontend], memo).resources())
-        self._memos[frontend] = memo
+        memo.close()
+        self._memos[frontend] = self._newest = memo
         return snapshot
 
     def forget(self, frontend: str) -> None:
@@ -106,7 +109,7 @@ class _Translation:
             yield self.memo.get((CDS, name), _member, traffic_class, engine, found)
             return
         yield self.memo.get((CDS, name), _member, traffic_class, engine)
-        encoded = self.memo.get(("replicas", engine.name), _replicas, engine.name, found)
+        encoded = self.memo.get(("replicas", engine.name), endpoints.replicas, engine.name, found)
         yield self.memo.get((EDS, name), _assignment, name, encoded)
 
 
@@ -127,23 +130,22 @@ def _routes(encoded: bytes, frontend: str) -> Resource:
 
 
 def _shed_cluster(model: str, traffic_class: str) -> Resource:
-    return Resource.of(clusters.shed(model, traffic_class))
+    return Resource(CDS.url, names.shed(model, traffic_class), clusters.shed(model, traffic_class))
 
 
 def _shed_endpoints(model: str, traffic_class: str) -> Resource:
-    return Resource.of(endpoints.refusal(names.shed(model, traffic_class)))
+    name = names.shed(model, traffic_class)
+    return Resource(EDS.url, name, endpoints.refusal(name))
 
 
 def _composite(model: str, traffic_class: str, engine: str, fallback: str | None) -> Resource:
-    return Resource.of(clusters.composite(model, traffic_class, engine, fallback))
+    name = names.composite(model, traffic_class, engine)
+    return Resource(CDS.url, name, clusters.composite(model, traffic_class, engine, fallback))
 
 
 def _member(traffic_class: str, engine: Engine, dns_endpoints: tuple[Endpoint, ...] = ()) -> Resource:
-    return Resource.of(clusters.member(traffic_class, engine, dns_endpoints))
-
-
-def _replicas(engine: str, found: tuple[Endpoint, ...]) -> bytes:
-    return bytes(endpoints.replicas(engine, found))
+    name = names.member(traffic_class, engine.name)
+    return Resource(CDS.url, name, clusters.member(traffic_class, engine, dns_endpoints))
 
 
 def _assignment(cluster: str, encoded_replicas: bytes) -> Resource:
