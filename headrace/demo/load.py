@@ -46,6 +46,7 @@ class _Answer:
     replica: str | None = None
     first_content_at: float | None = None
     failure: str | None = None
+    retry_after: str | None = None
 
 
 class Timer(Protocol):
@@ -211,6 +212,7 @@ class LoadGenerator:
                 ttft_s=first - arrived_at if first is not None and streamed else None,
                 e2e_s=self._clock() - arrived_at,
                 failure=answer.failure,
+                retry_after=answer.retry_after,
             )
         )
 
@@ -221,6 +223,7 @@ class LoadGenerator:
             answer.status = response.status
             answer.engine = response.headers.get(ENGINE_HEADER)
             answer.replica = response.headers.get(REPLICA_HEADER)
+            answer.retry_after = response.headers.get("retry-after")
             if response.status != 200:
                 await response.read()
                 answer.failure = None if response.status == SHED_STATUS else f"http_{response.status}"

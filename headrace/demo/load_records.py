@@ -31,6 +31,8 @@ class Record:
     failure: str | None
     """None for a whole answer and for a refusal with 429; else connect, reset, cut, truncated, timeout,
     inband_error or http_<status>."""
+    retry_after: str | None = None
+    """The answer's Retry-After."""
 
     @property
     def shed(self) -> bool:

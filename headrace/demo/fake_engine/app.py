@@ -152,7 +152,7 @@ class EngineApp:
         self._note(request, body)
         frontend = request.headers.get(FRONTEND_HEADER, "")
         self._frontends[frontend] += 1
-        half_way_s = self._config.rtt_ms.get(frontend, 0.0) / 2000
+        half_way_s = (self._config.rtt_ms.get(frontend, 0.0) + self.faults.extra_delay_ms) / 2000
         if half_way_s:
             await asyncio.sleep(half_way_s)
         try:

@@ -33,6 +33,12 @@ class Faults:
     """The engine core dies: streams end in an error event, health 503, then the process exits."""
     early_headers: bool = True
     """Response headers leave before the first token, as from vLLM."""
+    extra_delay_ms: float = 0.0
+    """Added to the round trip of every caller, up to a minute."""
+    mute: bool = False
+    """No load report leaves the engine: the report stream ends, and none begins until this is lifted."""
+    clock_offset_s: float = 0.0
+    """How far the engine's clock is ahead of the true one in its reports, up to a day; may be negative."""
 
     def changed(self, request: Mapping[str, Any]) -> Faults:
         """Return these faults with the fields of `request` replaced; raises FaultError."""
@@ -49,6 +55,10 @@ def _check(name: str, value: Any) -> None:
         valid, wanted = type(value) is int and 400 <= value <= 599, "an integer from 400 to 599"
     elif name == "slow_factor":
         valid, wanted = _number(value) and 0.01 <= value <= 1000, "a number from 0.01 to 1000"
+    elif name == "extra_delay_ms":
+        valid, wanted = _number(value) and 0 <= value <= 60_000, "a number from 0 to 60000"
+    elif name == "clock_offset_s":
+        valid, wanted = _number(value) and abs(value) <= 86_400, "a number from -86400 to 86400"
     elif name.endswith("_rate"):
         valid, wanted = _number(value) and 0 <= value <= 1, "a number from 0 to 1"
     else:

@@ -16,9 +16,16 @@ from signals.messages import Distribution, ErrorRate, Hello, Sample, State
 
 
 def make_reporter(
-    config: EngineConfig, port: int, incarnation_ms: int, measure: Callable[[], Sample]
+    config: EngineConfig,
+    port: int,
+    incarnation_ms: int,
+    measure: Callable[[], Sample],
+    wall_clock: Callable[[], float],
 ) -> ReportClient:
-    """Return the client that reports `measure()` for the replica that listens on `port`."""
+    """Return the client that reports `measure()` for the replica that listens on `port`.
+
+    `wall_clock` gives the Unix seconds that the reports carry.
+    """
     hello = Hello(
         agent_version="fake-engine",
         fleet=config.fleet,
@@ -36,7 +43,14 @@ def make_reporter(
     if config.ca_file is not None:
         credentials = grpc.ssl_channel_credentials(Path(config.ca_file).read_bytes())
     metadata = [("authorization", f"Bearer {config.token}")] if config.token is not None else []
-    return ReportClient(config.report_to, hello, measure, credentials=credentials, metadata=metadata)
+    return ReportClient(
+        config.report_to,
+        hello,
+        measure,
+        credentials=credentials,
+        metadata=metadata,
+        wall_clock=wall_clock,
+    )
 
 
 def advertised_address(config: EngineConfig) -> str:

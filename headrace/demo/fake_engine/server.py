@@ -74,7 +74,11 @@ class EngineServer:
             admin = web.TCPSite(self._admin_runner, config.host, config.admin_port)
             await admin.start()
             self.admin_port = admin.port
-        self._reporter = self._start_reporter(incarnation_ms) if config.report_to else None
+        self._incarnation_ms = incarnation_ms
+        self._reporter: ReportClient | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        if config.report_to:
+            self._start_reporter()
 
     async def run(self) -> int:
         """Serve until SIGTERM, SIGINT or a crash fault, shut down, and return the exit code."""
@@ -138,6 +142,7 @@ class EngineServer:
             await self._refuse_connections()
         elif self._site is None:
             await self._listen(self.port)
+        await self._mute(faults.mute)
         if faults.drain and not self.app.draining:
             self._spawn(self._drain())
         elif not faults.drain and self.app.draining:
@@ -166,13 +171,26 @@ class EngineServer:
         if self._runner.server is not None:
             self.app.close_connections(self._runner.server)
 
-    def _start_reporter(self, incarnation_ms: int) -> ReportClient:
+    def _start_reporter(self) -> None:
         # Imported here: a replica that does not report starts faster without grpc.
         from headrace.demo.fake_engine.reporting import make_reporter
 
-        reporter = make_reporter(self._config, self.port, incarnation_ms, self._sample)
-        self._spawn(reporter.run())
-        return reporter
+        self._reporter = make_reporter(
+            self._config, self.port, self._incarnation_ms, self._sample, self._reported_clock
+        )
+        self._reporting = self._spawn(self._reporter.run())
+
+    def _reported_clock(self) -> float:
+        return self._wall_clock() + self.app.faults.clock_offset_s
+
+    async def _mute(self, mute: bool) -> None:
+        """End the report streams, or begin again as after a cut of the network."""
+        if mute and self._reporting is not None:
+            self._reporting.cancel()
+            await asyncio.gather(self._reporting, return_exceptions=True)
+            self._reporting = self._reporter = None
+        elif not mute and self._reporting is None and self._config.report_to:
+            self._start_reporter()
 
     def _sample(self) -> Sample:
         from headrace.demo.fake_engine.reporting import take_sample
@@ -185,10 +203,11 @@ class EngineServer:
         if self._reporter is not None:
             self._reporter.notify()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def _quietly(work: Coroutine[Any, Any, None], limit_s: float) -> None:

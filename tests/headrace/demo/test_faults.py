@@ -91,6 +91,8 @@ async def test_a_draining_engine_finishes_streams_and_refuses_new_requests_with_
         ({"error_status": 200}, "expected an integer from 400 to 599"),
         ({"hang": 1}, "fault hang is 1, expected true or false"),
         ({"slow_factor": 0}, "expected a number from 0.01 to 1000"),
+        ({"extra_delay_ms": -1}, "expected a number from 0 to 60000"),
+        ({"clock_offset_s": "1h"}, "expected a number from -86400 to 86400"),
         ([], "expected a JSON object"),
     ],
 )

@@ -136,6 +136,28 @@ async def test_a_drain_fault_is_reported_and_taken_back(start, listener):
     await listener.sample(lambda sample: sample.state == State.READY)
 
 
+async def test_a_mute_engine_serves_and_reports_again_when_the_fault_is_lifted(start, listener):
+    server, client = await start(report_to=(listener.address,))
+    await listener.sample(lambda sample: True)
+    await client.faults(mute=True)
+    await asyncio.wait_for(listener.ended.wait(), 10)
+    async with client.post(chat()) as response:
+        assert response.status == 200
+    await client.faults(mute=False)
+    await listener.sample(lambda sample: sample.requests_per_s > 0)
+    first, again = listener.hellos
+    assert (again.incarnation, again.port) == (first.incarnation, server.port)
+
+
+async def test_a_clock_that_jumps_shows_in_when_reports_say_they_were_sent(start, listener):
+    _, client = await start(report_to=(listener.address,))
+    before = await listener.sample(lambda sample: True)
+    await client.faults(clock_offset_s=-3600)
+    after = await listener.sample(lambda sample: sample.sent_at_ms < before.sent_at_ms)
+    assert after.sent_at_ms == pytest.approx(before.sent_at_ms - 3_600_000, abs=60_000)
+    assert after.sequence > before.sequence
+
+
 @pytest.mark.parametrize(
     ("host", "advertise", "address"),
     [("127.0.0.1", None, "127.0.0.1"), ("0.0.0.0", "10.1.2.3", "10.1.2.3"), ("0.0.0.0", None, "127.0.0.1")],
