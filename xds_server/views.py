@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 __all__ = ["DecodeError", "View", "decode", "encode"]
 
@@ -138,7 +138,7 @@ def _add_map(message: descriptor_pb2.DescriptorProto, number: int, name: str, ty
     _add_field(message, number, name, f".headrace.view.{message.name}.{entry.name}", True)
 
 
-def _build() -> dict[str, type]:
+def _build() -> dict[str, type[Message]]:
     file = descriptor_pb2.FileDescriptorProto(name="views.proto", package="headrace.view", syntax="proto3")
     for name in SCHEMA:
         message = file.message_type.add(name=name)

@@ -264,4 +264,7 @@ async def test_d18_interleaved_types_on_one_stream(client, world):
     await client.nothing()
     for type_ in TYPES:
         await client.also("b", of=type_)
-        await client.expect(*("b" if type_ is RTDS else ""), removed=() if type_ is RTDS else ("b",), of=type_)
+        if type_ is RTDS:
+            await client.expect("b", of=type_)
+        else:
+            await client.expect(removed=("b",), of=type_)
