@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ def _curve_options(command: Any) -> Any:
 
 @click.command("fake-engine")
 @click.option("--engine", required=True, help="engine name, as in the policy")
-@click.option("--replica", required=True, help="replica id, unique within the engine")
+@click.option("--replica", default=socket.gethostname, help="unique within the engine [default: host name]")
 @click.option("--model", "models", required=True, multiple=True, help="served name; the first is the base")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=0, show_default=True, help="0 = any free port")
