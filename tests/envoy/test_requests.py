@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.envoy.harness import MODEL, SMALL, ControlPlane, Front, Pool
+from tests.envoy.harness import MODEL, SMALL, ControlPlane, Front, Pool, engine
 from tests.envoy.replica import Replica
-from xds_server.routing import SHED, TOTAL_WEIGHT
+from xds_server.routing import SHED, TOTAL_WEIGHT, Endpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -186,6 +186,7 @@ SPOOFED = {
     "x-headrace-body-user": "me",
     "X-Headrace-Reason": "missing_model",
     "x-headrace-frontend": "elsewhere",
+    "x-headrace-engine": "elsewhere",
 }
 
 
@@ -209,8 +210,10 @@ async def test_internal_headers_of_a_client_count_for_nothing(
     assert answer.status == status
     assert await front.demand() == interactive + (status == 200)
     seen = [name for request in replica.received for name, _ in request.headers if "headrace" in name]
-    assert seen == (["x-headrace-frontend"] if status == 200 else [])
-    assert all(request.header("x-headrace-frontend") == "us-east" for request in replica.received)
+    assert seen == (["x-headrace-frontend", "x-headrace-engine"] if status == 200 else [])
+    for request in replica.received:
+        assert request.header("x-headrace-frontend") == "us-east"
+        assert request.header("x-headrace-engine") == "home"
 
 
 async def test_class_headers_count_only_where_the_listener_trusts_them(
@@ -264,3 +267,16 @@ async def test_what_the_plan_sheds_is_refused_with_retry_after(
         assert answer.reason == "shed"
         assert error(answer.body)["code"] == "overloaded"
         assert await front.demand() == demand + 81
+
+
+async def test_a_gateway_is_found_by_its_name_and_told_which_engine_is_meant(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    async with Replica("gateway") as gateway:
+        endpoint = Endpoint("pool", "localhost", gateway.port)
+        await control_plane.publish(Pool({"pool": [endpoint]}, {"pool": engine("pool", dns=True)}).table())
+        answer = await front.chat()
+        assert answer.status == 200
+        assert answer.headers["x-headrace-engine"] == "pool"
+        assert gateway.received[0].header("host") == "localhost"
+        assert gateway.received[0].header("x-headrace-engine") == "pool"

@@ -29,6 +29,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     UpstreamConnectionOptions,
 )
 from envoy_data_plane.envoy.config.cluster.v3 import OutlierDetection as EnvoyOutlierDetection
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as HeaderMutationRule
 from envoy_data_plane.envoy.config.core.v3 import (
     HealthCheck as EnvoyHealthCheck,
 )
@@ -38,6 +39,9 @@ from envoy_data_plane.envoy.config.core.v3 import (
     HttpProtocolOptions,
     TcpKeepalive,
 )
+from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import HeaderMutation, Mutations
+from envoy_data_plane.envoy.extensions.filters.http.upstream_codec.v3 import UpstreamCodec
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptions as UpstreamHttpProtocolOptions,
 )
@@ -49,7 +53,7 @@ from xds_server.resources import length_delimited
 from xds_server.routing import Endpoint, Engine, HealthCheck, OutlierDetection
 from xds_server.translate import endpoints as eds
 from xds_server.translate import names
-from xds_server.translate.packing import ads, pack
+from xds_server.translate.packing import ads, overwrite, pack
 
 ATTEMPTS = 3
 """Length of every composite: the engine, the engine again, the fallback. Retries are one less: more would
@@ -162,6 +166,7 @@ def _composite_settings() -> bytes:
         Cluster(
             lb_policy=ClusterLbPolicy.CLUSTER_PROVIDED,
             circuit_breakers=CircuitBreakers(thresholds=thresholds),
+            typed_extension_protocol_options={_HTTP: pack(_seen_by_engines())},
         )
     )
 
@@ -243,6 +248,24 @@ def _http(engine: Engine) -> UpstreamHttpProtocolOptions:
         explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
             http_protocol_options=Http1ProtocolOptions()
         ),
+    )
+
+
+def _seen_by_engines() -> UpstreamHttpProtocolOptions:
+    """Tell a gateway which of the engines behind it is meant; only here is the attempt's engine known.
+
+    Filters on the way to a replica are those of the cluster that the route names: the composite.
+    """
+    header = overwrite(names.ENGINE_HEADER, names.ENGINE_OF_REPLICA)
+    mutations = Mutations(request_mutations=[HeaderMutationRule(append=header)])
+    return UpstreamHttpProtocolOptions(
+        explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
+            http_protocol_options=Http1ProtocolOptions()
+        ),
+        http_filters=[
+            HttpFilter(name=names.HEADER_FILTER, typed_config=pack(HeaderMutation(mutations=mutations))),
+            HttpFilter(name="envoy.filters.http.upstream_codec", typed_config=pack(UpstreamCodec())),
+        ],
     )
 
 

@@ -38,8 +38,8 @@ def replicas(engine: str, endpoints: Iterable[Endpoint], *, hostnames: bool = Fa
     if not found:
         return b""
     # Envoy needs neither name nor weight of the one locality, gRPC clients refuse it without.
-    locality = {"locality": {"sub_zone": engine}, "load_balancing_weight": {"value": 1}, "lb_endpoints": found}
-    return views.encode("ClusterLoadAssignment", {"endpoints": [locality]})
+    place = {"locality": {"sub_zone": engine}, "load_balancing_weight": {"value": 1}}
+    return views.encode("ClusterLoadAssignment", {"endpoints": [{**place, "lb_endpoints": found}]})
 
 
 def named(cluster: str, encoded_replicas: bytes) -> bytes:

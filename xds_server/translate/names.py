@@ -41,7 +41,13 @@ BODY_HEADER_PREFIX = "x-headrace-body-"
 FRONTEND_HEADER = "x-headrace-frontend"
 """On requests to engines: the front-end through which they came."""
 
+ENGINE_OF_REPLICA = "%UPSTREAM_METADATA(headrace:engine)%"
+REPLICA_ITSELF = "%UPSTREAM_METADATA(headrace:replica)%"
+"""Formats of what EDS says about the replica that a request went to."""
+
 ENGINE_HEADER = "x-headrace-engine"
+"""On requests to engines and on answers: the engine that was chosen."""
+
 REPLICA_HEADER = "x-headrace-replica"
 SNAPSHOT_HEADER = "x-headrace-snapshot"
 REASON_HEADER = "x-headrace-reason"

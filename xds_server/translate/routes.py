@@ -66,8 +66,8 @@ def configuration(models: Sequence[Model]) -> RouteConfiguration:
         # On every route: a key from a body may hold CR and LF, or be a megabyte long.
         request_headers_to_remove=sorted(internal),
         response_headers_to_add=[
-            overwrite(names.ENGINE_HEADER, "%UPSTREAM_METADATA(headrace:engine)%"),
-            overwrite(names.REPLICA_HEADER, "%UPSTREAM_METADATA(headrace:replica)%"),
+            overwrite(names.ENGINE_HEADER, names.ENGINE_OF_REPLICA),
+            overwrite(names.REPLICA_HEADER, names.REPLICA_ITSELF),
         ],
         max_direct_response_body_size_bytes=MAX_DIRECT_BODY_BYTES,
     )
