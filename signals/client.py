@@ -27,6 +27,7 @@ import grpc
 import grpc.aio
 
 from signals.messages import METHOD, PROTOCOL_MINOR, Directive, Hello, ReportMessage, Sample, State
+from signals.strict import parse
 
 RECONNECT_BASE_S = 0.5
 RECONNECT_CAP_S = 30.0
@@ -141,7 +142,7 @@ class ReportClient:
             else grpc.aio.secure_channel(link.target, self._credentials, options)
         )
         async with channel:
-            report = channel.stream_stream(METHOD, response_deserializer=Directive.parse)
+            report = channel.stream_stream(METHOD)
             while True:
                 link.attempts += 1
                 retry_after_s = await self._stream_once(link, report(metadata=self._metadata))
@@ -157,8 +158,8 @@ class ReportClient:
         sender = asyncio.create_task(self._send(link, call))
         try:
             return await self._receive(link, call)
-        except grpc.aio.AioRpcError as error:
-            _log.debug("report_stream_ended", extra={"target": link.target, "reason": error.details()})
+        except (grpc.aio.AioRpcError, ValueError) as error:
+            _log.debug("report_stream_ended", extra={"target": link.target, "reason": str(error)})
             return 0.0
         finally:
             sender.cancel()
@@ -199,7 +200,8 @@ class ReportClient:
                     link.drain_acked = False
 
     async def _receive(self, link: Link, call: Any) -> float:
-        async for directive in call:
+        async for data in call:
+            directive = parse(Directive, data)
             if directive.refuse is not None:
                 refusal = directive.refuse
                 link.refused = f"{refusal.code}: {refusal.reason}"

@@ -22,6 +22,7 @@ from signals.probe import Prober
 from signals.readings import measured
 from signals.refusals import Refusals
 from signals.replicas import Announcement, ReplicaKey, ReplicaState, Report
+from signals.strict import parse
 
 RESULTS = (
     "accepted",
@@ -276,11 +277,9 @@ def decode(data: bytes) -> ReportMessage:
     if len(data) > MAX_MESSAGE_BYTES:
         raise Refused("too_large", f"a message of {len(data)} bytes; the limit is {MAX_MESSAGE_BYTES}")
     try:
-        return ReportMessage.parse(data)
-    except (
-        Exception
-    ) as error:  # bytes from outside: whatever the parser makes of them, they are not a message
-        raise Refused("invalid", f"not a ReportMessage: {type(error).__name__}") from error
+        return parse(ReportMessage, data)
+    except ValueError as error:
+        raise Refused("invalid", str(error)) from error
 
 
 def check(sample: Sample, wall_now_s: float) -> Report:
