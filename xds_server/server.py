@@ -127,6 +127,11 @@ class XdsServer:
         known = self._frontends.get(frontend)
         return known.snapshot if known and known.sequence else None
 
+    def sequence(self, frontend: str) -> int:
+        """Sequence of the snapshot a front-end is served from; 0 before its first."""
+        known = self._frontends.get(frontend)
+        return known.sequence if known else 0
+
     def _publish(self, frontend: str, snapshot: Snapshot) -> int:
         state = self._frontends.setdefault(frontend, _Frontend())
         changes = snapshot.changes_from(state.snapshot)

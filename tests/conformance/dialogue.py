@@ -25,7 +25,7 @@ from grpc import aio
 from xds_server.events import Connected, Disconnected, Event, Refused, Sent
 from xds_server.resource_types import ResourceType
 from xds_server.server import XdsServer
-from xds_server.services import AGGREGATED, XdsServices
+from xds_server.services import AGGREGATED, SERVER_OPTIONS, XdsServices
 
 FRONTEND = "us-east"
 PATIENCE_S = 10.0
@@ -94,16 +94,29 @@ class World:
         self.told = 0
         self.changed = asyncio.Event()
         self.now = 0.0
-        self.server = ObservedServer(self, clock=lambda: self.now, on_event=self._note, **options)
-        self.services = XdsServices(self.server)
-        self._grpc = aio.server()
+        self._options = options
         self._clients: list[Dialogue] = []
-        self.address = ""
+        self._port = 0
+        self._make()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def _make(self) -> None:
+        self.server = ObservedServer(self, clock=lambda: self.now, on_event=self._note, **self._options)
+        self.services = XdsServices(self.server)
+        self._grpc = aio.server(options=SERVER_OPTIONS)
 
     async def start(self) -> None:
         self.services.register(self._grpc)
-        self.address = f"127.0.0.1:{self._grpc.add_insecure_port('127.0.0.1:0')}"
+        self._port = self._grpc.add_insecure_port(self.address)
         await self._grpc.start()
+
+    async def lose(self) -> None:
+        """End the server, and prepare one that knows nothing for the same address."""
+        await self._grpc.stop(None)
+        self._make()
 
     async def stop(self) -> None:
         for client in self._clients:

@@ -11,7 +11,7 @@ An aggregated stream has a client of its own; the single-type streams of one nod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from xds_server.protocol.delta import DeltaWatch
 from xds_server.protocol.sotw import SotwWatch
@@ -120,7 +120,7 @@ class Client:
         present = self.snapshot.of_type(CDS.url)
         for cluster in filter(None, map(present.get, clusters)):
             for watch in self.watches(EDS):
-                for name in _assignments(cluster):
+                for name in _used(cluster, EDS):
                     watch.resend(name)
                     self.stirred = True
 
@@ -132,14 +132,20 @@ class Client:
         clusters, assignments = self.watches(CDS), self.watches(EDS)
         return any(self._lacks(watch, assignments, name) for _, name in new for watch in clusters)
 
-    def _lacks(self, clusters: Watch, assignments: Iterable[Watch], name: str) -> bool:
+    def _lacks(self, clusters: Watch, assignments: Sequence[Watch], name: str) -> bool:
+        """Whether the client has not confirmed a cluster, a member of it, or the endpoints of either.
+
+        The endpoints count for themselves: on a stream of its own, clusters are confirmed while they warm.
+        """
         if not clusters.subscription.wildcard:
             return False  # such a client (grpc) asks for a cluster once a route names it
-        if not clusters.acked(name):
+        present = self.snapshot.of_type(CDS.url)
+        named = present.get(name)
+        parts = [name, *(_used(named, CDS) if named else ())]
+        if not all(clusters.acked(part) for part in parts):
             return True
-        cluster = self.snapshot.of_type(CDS.url).get(name)
-        needed = _assignments(cluster) if cluster else ()
-        return any(not watch.acked(used) for used in needed for watch in assignments)
+        needed = (used for part in parts if part in present for used in _used(present[part], EDS))
+        return bool(assignments) and not all(_confirmed_by_all(assignments, used) for used in needed)
 
 
 class Stream:
@@ -211,5 +217,15 @@ def _receive(watch: Watch, request: Request, now: float) -> Verdict | None:
             raise TypeError("a stream speaks either SotW or delta")
 
 
-def _assignments(cluster: Resource) -> list[str]:
-    return [name for url, name in cluster.references if url == EDS.url]
+def _used(cluster: Resource, type_: ResourceType) -> list[str]:
+    """Names of a type that a cluster refers to."""
+    return [name for url, name in cluster.references if url == type_.url]
+
+
+def _confirmed_by_all(watches: Iterable[Watch], name: str) -> bool:
+    """Whether somebody asked for `name`, and everybody who did has confirmed it.
+
+    Without aggregation Envoy opens a stream for each cluster's endpoints.
+    """
+    asking = [watch for watch in watches if watch.subscription.covers(name)]
+    return bool(asking) and all(watch.acked(name) for watch in asking)
