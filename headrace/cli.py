@@ -16,9 +16,13 @@ COMMANDS = {
     "explain": "why each share is what it is",
     "fit": "a profile from measurements",
     "simulate": "policies against each other on the same simulated fleet",
+    "status": "a running control plane at a glance",
+    "policy": "see and accept an edit of the policy that is held",
+    "penalty": "an operator's hand on replicas and engines",
     "envoy": "render the bootstrap of a front-end's Envoy, or run Envoy with it",
     "agent": "report load for a real engine",
     "fake-engine": "an OpenAI-compatible engine with a real load curve",
+    "drill": "hurt a real fleet on purpose and see what its users see",
     "load": "an open-loop chat load against front-ends",
 }
 

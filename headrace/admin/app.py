@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from prometheus_client import generate_latest
 
+from headrace.admin.actions import action_routes
 from headrace.control_plane import observations
 from signals.replicas import Presence
 
@@ -42,12 +43,12 @@ def admin_app(plane: ControlPlane) -> web.Application:
         return _json(status(plane))
 
     async def state(request: web.Request) -> web.Response:
-        view = plane.demand.view(time.monotonic())
+        view = plane.demand.view(plane.clock())
         return _json(
             observations.state_file(
                 plane.policy,
                 observations.demand_rps(plane.policy, view),
-                observations.engine_states(plane.policy, plane.membership.view()),
+                plane.engine_states(),
                 plane.publisher.served.shares(),
             )
         )
@@ -62,19 +63,21 @@ def admin_app(plane: ControlPlane) -> web.Application:
     app.add_routes(
         [web.get("/api/status", status_), web.get("/api/state", state), web.get("/api/plan", plan)]
     )
+    app.add_routes(action_routes(plane))
     return app
 
 
 def status(plane: ControlPlane) -> dict[str, Any]:
     """The present state in plain values: what `headrace status` and the demo's table show."""
-    now = time.monotonic()
+    now = plane.clock()
     view = plane.demand.view(now)
     found = plane.last_round
     return {
         "fleet": plane.policy.fleet,
         "revision": plane.policy.revision,
         "policy_hash": plane.policy.content_hash,
-        "policy_error": plane.policy_error,
+        "policy_error": plane.gate.error,
+        "policy_pending": _pending(plane),
         "mode": plane.mode,
         "ready": plane.ready,
         "snapshot": plane.publisher.served.sequence,
@@ -95,6 +98,20 @@ def status(plane: ControlPlane) -> dict[str, Any]:
             "solve_ms": found.plan.solve_ms if found.plan else None,
         },
         "engines": _engines(plane, now),
+        "limits": {
+            "retries": _by_row(plane.publisher.limits.retries),
+            "requests": _by_row(plane.publisher.limits.requests),
+        },
+        "refused_reporters": [
+            {
+                "peer": item.peer,
+                "engine": item.engine,
+                "code": item.code,
+                "reason": item.reason,
+                "times": item.times,
+            }
+            for item in plane.reports.refusals.list()
+        ],
         "envoys": [
             {
                 "node": c.info.id,
@@ -110,10 +127,15 @@ def status(plane: ControlPlane) -> dict[str, Any]:
 def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
     members = plane.membership.view()
     plan = plane.last_round.plan if plane.last_round else None
+    penalties = plane.protection.engine_penalties(now)
+    of_replicas = plane.protection.replica_penalties(now)
     return {
         name: {
             "region": spec.region,
             "ready_replicas": members.ready_count(name),
+            "penalty": penalties[name].value if name in penalties else 1.0,
+            "penalty_reason": penalties[name].explanation if name in penalties else "",
+            "load_mismatch": plane.protection.mismatch.get(name),
             "load_rps": plan.engines[name].load_rps if plan and name in plan.engines else None,
             "capacity_rps": plan.engines[name].capacity_rps if plan and name in plan.engines else None,
             "price_ms": plan.engines[name].price_ms if plan and name in plan.engines else None,
@@ -125,6 +147,10 @@ def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
                     "state": replica.state.value,
                     "silent": replica.presence is Presence.SILENT,
                     "quarantined": replica.quarantined,
+                    "penalty": replica.penalty,
+                    "penalty_reason": of_replicas[replica.key].explanation
+                    if replica.key in of_replicas
+                    else "",
                     "age_s": replica.age_s(now),
                     "signals": {
                         str(signal): reading.value
@@ -137,6 +163,27 @@ def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
         }
         for name, spec in plane.policy.engines.items()
     }
+
+
+def _pending(plane: ControlPlane) -> dict[str, Any] | None:
+    """The edit that waits for `headrace policy accept`."""
+    pending = plane.gate.pending
+    if pending is None:
+        return None
+    return {
+        "hash": pending.policy.content_hash,
+        "revision": pending.policy.revision,
+        "reasons": list(pending.reasons),
+        "changes": [{"path": c.path, "old": str(c.old), "new": str(c.new)} for c in pending.changes],
+    }
+
+
+def _by_row(limits: Mapping[tuple[str, str], Mapping[str, int]]) -> dict[str, dict[str, dict[str, int]]]:
+    """front-end -> key -> engine -> number."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for (frontend, key), engines in limits.items():
+        found.setdefault(frontend, {})[key] = dict(engines)
+    return found
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -1,7 +1,7 @@
-"""The control plane: wiring and loops, in the order in which they start and stop.
+"""The control plane: its parts, wired; what happens when something is seen or decided.
 
-Requests never wait for anything here. Three loops feed the Envoys: members (endpoints, at once), rounds
-(shares, every few seconds and at once when an engine is lost or comes back), and the policy file.
+Requests never wait for anything here. Endpoints follow members at once; shares follow rounds, every few
+seconds and at once when an engine is lost or comes back; limits follow the plan; the policy file is watched.
 """
 
 from __future__ import annotations
@@ -9,47 +9,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
 
-import grpc
-import grpc.aio
-from aiohttp import web
-
-from headrace.admin.app import admin_app, metrics_app
 from headrace.control_plane import observations, rules
-from headrace.control_plane.config import Address, ServeConfig
+from headrace.control_plane.config import ServeConfig
 from headrace.control_plane.gauges import Gauges
+from headrace.control_plane.limits import limits
+from headrace.control_plane.persistence import Persistence
+from headrace.control_plane.planner import Planner
+from headrace.control_plane.policy_gate import PolicyGate
+from headrace.control_plane.ports import listening
+from headrace.control_plane.protection import Protection
 from headrace.control_plane.publisher import Publisher
-from headrace.control_plane.rounds import Inputs, Result, Round, enforce, limits, plan_round
+from headrace.control_plane.rotation import rotated
+from headrace.control_plane.rounds import Inputs, Round, enforce, moved_demand, plan_round
 from headrace.control_plane.served import Served
 from headrace.control_plane.store import SavedState, SetAside, StateStore
 from headrace.control_plane.telemetry import Telemetry
 from headrace.log import Logger
-from headrace.policy import Policy, PolicyError, watch
-from headrace.problem import PlanningRules
+from headrace.policy import Policy
+from headrace.policy.guards import Hold, capacity_drop, judge
+from headrace.problem import EngineState, PlanningRules
 from optimizer import Warm
 from signals.demand import Demand
 from signals.membership import Membership
-from signals.metrics_service import MetricsService
 from signals.replicas import dump, load
 from signals.report_service import ReportService
-from signals.tls import server_credentials
 from xds_server.events import Acked, Disconnected, Event
 from xds_server.server import XdsServer
-from xds_server.services import SERVER_OPTIONS, XdsServices
 from xds_server.translate.names import RUNTIME_LAYER
 
-_SAVE_EVERY_S = 10.0
-_SAVE_PAUSE_S = 0.2
 _SETTLE_S = 5.0
 """After a restart from saved state: how long reporters get to come back before the first round. It is the
 validity of a report at the default interval, so whoever is silent then is not merely reconnecting."""
+_JUDGE_EVERY_S = 1.0
+_ROTATE_EVERY_S = 10.0
 _LAG_EVERY_S = 5.0
 
 
 class ControlPlane:
-    """One control plane process. `async with` starts and stops it; `run` serves until told to stop."""
+    """One control plane. `async with plane.serving()` opens and closes its ports; `run` works until told."""
 
     def __init__(
         self,
@@ -61,21 +62,25 @@ class ControlPlane:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Raises ProblemError when the policy holds a profile that cannot be planned with."""
-        self._config = config
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self.config = config
+        self.clock = clock
+        self.wall_clock = wall_clock
         self.log = log.bind(fleet=policy.fleet, revision=policy.revision)
         self.telemetry = Telemetry(self.log)
-        self.planning_rules = PlanningRules.of(policy)
+        self.telemetry.registry.register(Gauges(self))
+        self.rules = PlanningRules.of(policy)
         self.membership = Membership(on_change=self._on_members, on_event=self.telemetry.member)
         self.demand = Demand(rules.envoy_names(policy), window_s=policy.planning.demand_window_s)
+        self.protection = Protection(self.membership, policy.protection.penalties)
         self.xds = XdsServer(
             clock=clock,
             admission=rules.envoy_admission(policy),
             on_event=self._on_xds,
             runtime_layers=[RUNTIME_LAYER],
         )
-        self.publisher = Publisher(self.xds, self.membership, policy, on_problem=self._on_problem)
+        self.publisher = Publisher(
+            self.xds, self.membership, policy, on_problems=self.telemetry.snapshot_problems
+        )
         self.reports = ReportService(
             self.membership,
             rules.admission(policy, insecure_dev=config.insecure_dev),
@@ -83,19 +88,31 @@ class ControlPlane:
             drained=self.publisher.drained,
             clock=clock,
         )
-        self.telemetry.registry.register(Gauges(self))
+        self.planner = Planner(
+            inputs=self._inputs,
+            take=self._take,
+            interval_s=lambda: self.policy.planning.interval_s,
+            telemetry=self.telemetry,
+            clock=clock,
+        )
+        self.gate = PolicyGate(
+            config.policy,
+            in_force=lambda: self.policy,
+            judge=self._judge_edit,
+            adopt=self._adopt,
+            telemetry=self.telemetry,
+        )
+        store = StateStore(config.state_dir) if config.state_dir else None
+        self.persistence = Persistence(
+            store, state=self._state, telemetry=self.telemetry, wall_clock=wall_clock
+        )
+        self._store = store
         self.last_round: Round | None = None
-        self.policy_error: str = ""
         self.published_at: float | None = None
-        self._store = StateStore(config.state_dir) if config.state_dir else None
-        self._warm = Warm()
+        """Wall clock of the last publication, None before the first."""
         self._members_changed = asyncio.Event()
-        self._wanted = asyncio.Event()
-        self._unsaved = asyncio.Event()
-        self._trigger = "timer"
         self._lost: frozenset[str] = frozenset()
-        self._problems: dict[str, list[str]] = {}
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     @property
     def policy(self) -> Policy:
@@ -103,43 +120,39 @@ class ControlPlane:
         return self.publisher.policy
 
     @property
-    def mode(self) -> str:
-        """One of planning, frozen, held, holding_stale."""
-        return "planning"
-
-    @property
     def ready(self) -> bool:
         """Whether a snapshot can be served."""
         return self.published_at is not None
+
+    @property
+    def mode(self) -> str:
+        """One of planning, held (an edit waits), holding_stale (every reporter is silent)."""
+        if observations.all_silent(self.membership.view()):
+            return "holding_stale"
+        return "held" if self.gate.pending else "planning"
 
     # ---- life ---------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Mapping[str, int]]:
-        """Listen on all ports, which are yielded by name; on leaving, close them in the reverse order."""
-        async with contextlib.AsyncExitStack() as stack:
-            self.membership.configure(rules.static_members(self.policy), self.policy.engines)
-            self._restore()
-            self._lost = observations.without_replicas(self.policy, self.membership.view())
-            ports = {
-                "metrics": await self._listen(stack, metrics_app(self), self._config.metrics),
-                "admin": await self._listen(stack, admin_app(self), self._config.admin),
-                "reports": await self._listen_reports(stack),
-                "xds": await self._listen_xds(stack),
-            }
-            self.log.info(
-                "control_plane_started", ports=ports, insecure_dev=self._config.insecure_dev or None
-            )
+        """Restore what was saved, then listen; yields the bound ports by name."""
+        self.membership.configure(rules.static_members(self.policy), self.policy.engines)
+        self._restore()
+        self._lost = observations.without_replicas(self.policy, self.membership.view())
+        async with listening(self) as ports:
+            self.log.info("control_plane_started", ports=ports, insecure_dev=self.config.insecure_dev)
             yield ports
             self.log.info("control_plane_stopping")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then save the state."""
-        loops = [
+        """Work until `stop` is set, then save the state."""
+        loops: list[Coroutine[Any, Any, None]] = [
             self._follow_members(),
-            self._plan_loop(),
-            self._follow_policy(stop),
-            self._save_loop(),
+            self.planner.run(self._settle() if self.ready else self._wait_for_members()),
+            self.gate.follow(stop),
+            self.persistence.run(),
+            self._every(_JUDGE_EVERY_S, self._judge_members),
+            self._every(_ROTATE_EVERY_S, self._rotate_shed),
             self._every(_LAG_EVERY_S, self.xds.watch_lag),
             self._watch_loop_lag(),
         ]
@@ -148,61 +161,7 @@ class ControlPlane:
             await stop.wait()
             for task in tasks:
                 task.cancel()
-        self._save_now()
-
-    async def _listen(self, stack: contextlib.AsyncExitStack, app: web.Application, address: Address) -> int:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, address.host, address.port)
-        await site.start()
-        return int(runner.addresses[0][1])
-
-    def _credentials(self, port: Literal["reports", "xds"]) -> grpc.ServerCredentials | None:
-        """TLS of a port, None in development. Raises ValueError when the port would be open to anybody."""
-        if self._config.insecure_dev:
-            return None
-        files = rules.tls_files(self.policy, port)
-        if files is None:
-            raise ValueError(
-                f"the policy has no security.{port}: expected certificate, key and who may connect "
-                "(or --insecure-dev, on loopback)"
-            )
-        return server_credentials(files)
-
-    async def _listen_reports(self, stack: contextlib.AsyncExitStack) -> int:
-        address = self._config.reports
-        port = await self.reports.start(address.host, address.port, self._credentials("reports"))
-        stack.push_async_callback(self.reports.stop)
-        return port
-
-    async def _listen_xds(self, stack: contextlib.AsyncExitStack) -> int:
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        services = XdsServices(self.xds)
-        services.register(server)
-        server.add_generic_rpc_handlers((self._metrics_service(),))
-        credentials, address = self._credentials("xds"), str(self._config.xds)
-        try:
-            port = (
-                server.add_insecure_port(address)
-                if credentials is None
-                else server.add_secure_port(address, credentials)
-            )
-        except RuntimeError as error:
-            raise OSError(f"cannot listen for Envoys on {address}: {error}") from error
-        await server.start()
-        stack.push_async_callback(server.stop, 0.5)
-        stack.callback(services.stop)
-        return int(port)
-
-    def _metrics_service(self) -> MetricsService:
-        return MetricsService(
-            self.demand,
-            frontends=lambda: self.policy.frontends,
-            identity=lambda frontend: rules.certificate_names(self.policy, frontend) or None,
-            on_flush=self._on_flush,
-            clock=self._clock,
-        )
+        self.persistence.save_now()
 
     # ---- what happens -------------------------------------------------------------------------------
 
@@ -212,23 +171,15 @@ class ControlPlane:
     def _on_xds(self, event: Event) -> None:
         self.telemetry.xds(event)
         if isinstance(event, Acked | Disconnected):
-            self._spawn(self.publisher.note_ack())
+            task = asyncio.ensure_future(self.publisher.note_ack())
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
 
-    def _on_flush(self, frontend: str, node_id: str) -> None:
-        view = self.demand.view(self._clock())
+    def on_flush(self, frontend: str, node_id: str) -> None:
+        """Counters of an Envoy came in."""
+        view = self.demand.view(self.clock())
         for engine, (failures, sent) in observations.evidence(view).items():
             self.membership.evidence(engine, failures, sent)
-
-    def _on_problem(self, frontend: str, problems: list[str]) -> None:
-        if self._problems.get(frontend) == problems:
-            return
-        self._problems[frontend] = problems
-        self.log.error("snapshot_refused", frontend=frontend, problems=problems[:5], count=len(problems))
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     # ---- members: endpoints at once -----------------------------------------------------------------
 
@@ -237,12 +188,12 @@ class ControlPlane:
             await self._members_changed.wait()
             self._members_changed.clear()
             if self.ready:
-                self._unsaved.set()
+                self.persistence.changed()
                 self.publisher.publish()
                 await self.publisher.note_ack()
-            self._judge_engines()
+            self._look_for_lost_engines()
 
-    def _judge_engines(self) -> None:
+    def _look_for_lost_engines(self) -> None:
         lost = observations.without_replicas(self.policy, self.membership.view())
         for engine in sorted(lost - self._lost):
             self.log.warning("engine_lost", engine=engine)
@@ -250,63 +201,45 @@ class ControlPlane:
             self.log.info("engine_recovered" if self.ready else "engine_ready", engine=engine)
         if lost != self._lost:
             self._lost = lost
-            self._want("topology")
+            self.planner.want("topology")
+
+    def _judge_members(self) -> None:
+        now = self.clock()
+        self.protection.update(self.rules, self.demand.view(now), now)
 
     # ---- rounds: shares when it pays ----------------------------------------------------------------
-
-    def _want(self, trigger: str) -> None:
-        self._trigger = trigger
-        self._wanted.set()
-
-    async def _plan_loop(self) -> None:
-        await (self._settle() if self.ready else self._wait_for_members())
-        while True:
-            trigger, self._trigger = self._trigger, "timer"
-            self._wanted.clear()
-            await self._plan(trigger)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), self.policy.planning.interval_s)
 
     async def _wait_for_members(self) -> None:
         """Serve nothing before it is known who is there: an empty answer would empty the Envoys."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.startup_wait_s):
+            async with asyncio.timeout(self.config.startup_wait_s):
                 while observations.without_replicas(self.policy, self.membership.view()):
-                    await self._wanted.wait()
-                    self._wanted.clear()
+                    await self.planner.wanted.wait()
+                    self.planner.wanted.clear()
 
     async def _settle(self) -> None:
         """After a restart, members are the saved and the reported ones until the reporters had time to come
         back; only an engine that is lost or found meanwhile is planned for at once."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wanted.wait(), _SETTLE_S)
+            await asyncio.wait_for(self.planner.wanted.wait(), _SETTLE_S)
 
-    async def _plan(self, trigger: str) -> None:
-        planned_for = self.planning_rules
-        inputs = self._inputs()
-        start = self._clock()
-        try:
-            found = await asyncio.to_thread(plan_round, inputs, self._warm)
-        except Exception as error:  # a fault of ours must not end the loop: the last plan stays
-            self._warm = Warm()
-            self.log.exception("plan_failed", error=repr(error))
-            self.telemetry.rounds.labels(trigger, Result.FAILED).inc()
-            return
-        self.telemetry.stage_s.labels("solve").observe(self._clock() - start)
-        if planned_for is not self.planning_rules:
-            self._want("policy")  # the policy changed meanwhile: what was planned is not for this one
-            return
-        self._take(found, trigger)
+    def engine_states(self) -> dict[str, EngineState]:
+        """engine -> ready replicas and penalty, now."""
+        penalties = self.protection.engine_penalties(self.clock())
+        values = {name: penalty.value for name, penalty in penalties.items()}
+        return observations.engine_states(self.policy, self.membership.view(), values)
 
-    def _inputs(self) -> Inputs:
-        view = self.demand.view(self._clock())
+    def _inputs(self) -> Inputs | None:
+        """What is known now; None while every reporter is silent, when the last shares stay."""
+        if self.ready and observations.all_silent(self.membership.view()):
+            return None
         return Inputs(
-            rules=self.planning_rules,
-            demand_rps=observations.demand_rps(self.policy, view),
+            rules=self.rules,
+            demand_rps=observations.demand_rps(self.policy, self.demand.view(self.clock())),
             network_ms={},
-            engines=observations.engine_states(self.policy, self.membership.view()),
+            engines=self.engine_states(),
             served=self.publisher.served,
-            planning_policy=self._config.planning_policy,
+            planning_policy=self.config.planning_policy,
         )
 
     def _take(self, found: Round, trigger: str) -> None:
@@ -315,135 +248,122 @@ class ControlPlane:
         if found.plan is None:
             self.log.error("plan_infeasible", reason=found.error)
             return
-        previous = self.publisher.limits
-        self.publisher.limits = limits(found, self.policy)
-        if found.served is self.publisher.served and self.ready:
-            if self.publisher.limits != previous:
-                self.publisher.publish()
-            return
-        start = self._clock()
-        self._serve(found.served)
-        self.telemetry.stage_s.labels("publish").observe(self._clock() - start)
-        self._log_published(found, trigger)
+        before = self.publisher.limits
+        self.publisher.limits = limits(found, self.policy, self._envoys())
+        if found.served is not self.publisher.served or not self.ready:
+            start = self.clock()
+            self._serve(found.served)
+            self.telemetry.stage_s.labels("publish").observe(self.clock() - start)
+            self.telemetry.published(found, trigger)
+        elif self.publisher.limits != before:
+            self.publisher.publish()
+
+    def _envoys(self) -> Mapping[str, int]:
+        """front-end -> Envoys with a stream."""
+        nodes = {(c.info.frontend, c.info.id) for c in self.xds.connections()}
+        return Counter(frontend for frontend, _ in nodes)
 
     def _serve(self, served: Served) -> None:
         self.publisher.served = served
         self.publisher.publish()
-        first = self.published_at is None
-        self.published_at = self._wall_clock()
-        if first:
+        if not self.ready:
             self.log.info("control_plane_ready", snapshot=served.sequence)
-        self._unsaved.set()
+        self.published_at = self.wall_clock()
+        self.persistence.changed()
 
-    def _log_published(self, found: Round, trigger: str) -> None:
-        self.log.info(
-            "plan_published",
-            snapshot=found.served.sequence,
-            trigger=trigger,
-            result=str(found.result),
-            gap=found.plan.gap if found.plan else None,
-            moved=round(found.moved, 4),
-            reason=found.decision.reason if found.decision else found.error,
-        )
+    def _rotate_shed(self) -> None:
+        served, turn_s = self.publisher.served, self.policy.protection.shedding.rotate_s
+        fraction = min(1.0, _ROTATE_EVERY_S / turn_s)
+        partitions = {row: rotated(partition, fraction) for row, partition in served.partitions.items()}
+        if partitions != served.partitions:
+            self._serve(Served(served.sequence + 1, partitions, served.fallback, served.reasons))
 
     # ---- policy -------------------------------------------------------------------------------------
 
-    async def _follow_policy(self, stop: asyncio.Event) -> None:
-        async for result in watch(self._config.policy, stop, self.policy):
-            if isinstance(result, PolicyError):
-                self._refuse(str(result))
-            else:
-                try:
-                    planning_rules = PlanningRules.of(result)
-                except ValueError as error:
-                    self._refuse(str(error))
-                else:
-                    self._accept(result, planning_rules)
+    async def _judge_edit(self, policy: Policy, planning_rules: PlanningRules) -> Hold | None:
+        """Whether an edit must wait: what it would move and take away, by the guards in force."""
+        inputs = self._inputs()
+        if not self.ready or inputs is None:
+            return None
+        moves = await asyncio.to_thread(_moves, inputs, planning_rules)
+        ready = {name: state.ready_replicas for name, state in inputs.engines.items()}
+        verdict = judge(self.policy, policy, moves, capacity_drop(self.policy, policy, ready))
+        return verdict if isinstance(verdict, Hold) else None
 
-    def _refuse(self, reason: str) -> None:
-        self.policy_error = reason
-        self.telemetry.reloads.labels("refused").inc()
-        self.log.error("policy_refused", reason=reason)
-
-    def _accept(self, policy: Policy, planning_rules: PlanningRules) -> None:
-        if policy.fleet != self.policy.fleet:
-            self._refuse(
-                f"fleet is {policy.fleet!r}; this control plane serves {self.policy.fleet!r}: restart it"
-            )
-            return
-        self.policy_error = ""
-        self.telemetry.reloads.labels("accepted").inc()
+    def _adopt(self, policy: Policy, planning_rules: PlanningRules) -> None:
         self.log = self.telemetry.log = self.log.bind(revision=policy.revision)
-        self.planning_rules = planning_rules
+        self.rules = planning_rules
         self.publisher.adopt(policy)
         self.demand.names = rules.envoy_names(policy)
         self.demand.window_s = policy.planning.demand_window_s
         self.xds.admission = rules.envoy_admission(policy)
-        self.reports.admission = rules.admission(policy, insecure_dev=self._config.insecure_dev)
+        self.reports.admission = rules.admission(policy, insecure_dev=self.config.insecure_dev)
         self.membership.configure(rules.static_members(policy), policy.engines)
-        self.log.info("policy_accepted", hash=policy.content_hash[:12])
+        self.log.info("policy_loaded", hash=policy.content_hash[:12])
         if self.ready:
             self._serve(enforce(policy, self.publisher.served))
-        self._want("policy")
+        self.planner.want("policy")
 
     # ---- state --------------------------------------------------------------------------------------
 
-    async def _save_loop(self) -> None:
-        """Save after every change of shares or members, and the demand now and then."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._unsaved.wait(), _SAVE_EVERY_S)
-            self._unsaved.clear()
-            if self._store is not None and self.ready:
-                await asyncio.to_thread(self._save, self._store, self._state())
-            await asyncio.sleep(_SAVE_PAUSE_S)
-
-    def _save_now(self) -> None:
-        if self._store is not None and self.ready:
-            self._save(self._store, self._state())
-
-    def _state(self) -> SavedState:
+    def _state(self) -> SavedState | None:
+        if not self.ready:
+            return None
+        now = self.clock()
         return SavedState(
             fleet=self.policy.fleet,
             served=self.publisher.served.to_json(),
-            demand_rps=observations.demand_rps(self.policy, self.demand.view(self._clock())),
+            demand_rps=observations.demand_rps(self.policy, self.demand.view(now)),
             members=dump(self.membership.view()),
+            penalties=self.protection.save(now),
         )
-
-    def _save(self, store: StateStore, state: SavedState) -> None:
-        """A failure is logged and serving goes on."""
-        try:
-            store.save(state)
-            self.telemetry.saved_at.set(self._wall_clock())
-        except OSError as error:
-            self.log.error("state_save_failed", error=str(error))
 
     def _restore(self) -> None:
         saved = self._store.load(self.policy.fleet) if self._store else None
         if isinstance(saved, SetAside):
             self.log.error("state_set_aside", reason=saved.reason, file=str(saved.moved_to))
-            return
-        if saved is None:
-            return
-        now = self._clock()
-        self.membership.restore(
-            [replica for replica in load(saved.members) if replica.key.engine in self.policy.engines], now
-        )
-        pairs = {(f, k): rps for f, row in saved.demand_rps.items() for k, rps in row.items()}
-        self.demand.restore(pairs, now)
-        served = enforce(self.policy, Served.from_json(saved.served))
-        self._serve(served)
-        self.log.info("state_restored", snapshot=served.sequence, members=len(saved.members), moved=0)
+        elif saved is not None:
+            now = self.clock()
+            known = [r for r in load(saved.members) if r.key.engine in self.policy.engines]
+            self.membership.restore(known, now)
+            self.protection.restore(saved.penalties, now)
+            self.demand.restore(
+                {(f, k): rps for f, row in saved.demand_rps.items() for k, rps in row.items()}, now
+            )
+            self._serve(enforce(self.policy, Served.from_json(saved.served)))
+            self.log.info("state_restored", snapshot=self.publisher.served.sequence, members=len(known))
 
     # ---- upkeep -------------------------------------------------------------------------------------
 
-    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
+    @staticmethod
+    async def _every(seconds: float, work: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(seconds)
             work()
 
     async def _watch_loop_lag(self) -> None:
         while True:
-            due = self._clock() + 0.5
+            due = self.clock() + 0.5
             await asyncio.sleep(0.5)
-            self.telemetry.loop_lag_s.observe(max(0.0, self._clock() - due))
+            self.telemetry.loop_lag_s.observe(max(0.0, self.clock() - due))
+
+
+def _moves(inputs: Inputs, planning_rules: PlanningRules) -> float:
+    """Fraction of all demand that the plan under other rules would move."""
+    policy = planning_rules.policy
+    demand = {
+        frontend: {key: inputs.demand_rps.get(frontend, {}).get(key, 0.0) for key in policy.key_specs}
+        for frontend in policy.frontends
+    }
+    found = plan_round(
+        Inputs(
+            rules=planning_rules,
+            demand_rps=demand,
+            network_ms={},
+            engines={name: state for name, state in inputs.engines.items() if name in policy.engines},
+            served=enforce(policy, inputs.served),
+            planning_policy=inputs.planning_policy,
+        ),
+        Warm(),
+    )
+    return moved_demand(inputs.served, found.served, demand)

@@ -3,7 +3,6 @@ is not known has no series (design/observability.md)."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -66,7 +65,7 @@ class Gauges(Collector):
         yield mode
 
     def _demand(self) -> Iterator[Metric]:
-        view = self._plane.demand.view(time.monotonic())
+        view = self._plane.demand.view(self._plane.clock())
         rps = GaugeMetricFamily("headrace_demand_rps", "first attempts per second", labels=_KEY)
         for (frontend, key), point in sorted(view.demand.items()):
             rps.add_metric([frontend, *split_key(key)], point.rps)
@@ -113,7 +112,7 @@ class Gauges(Collector):
         yield states
         for signal, name in ((Signal.RUNNING, "running_requests"), (Signal.WAITING, "waiting_requests")):
             family = GaugeMetricFamily(f"headrace_engine_{name}", "as reported", labels=["engine"])
-            now = time.monotonic()
+            now = self._plane.clock()
             for engine, replicas in members.engines.items():
                 values = [v for replica in replicas if (v := replica.value(signal, now)) is not None]
                 if values:

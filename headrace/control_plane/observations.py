@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from headrace.policy import Policy
 from headrace.problem import EngineState
 from signals.demand import DemandView
-from signals.replicas import MembershipView
+from signals.replicas import MembershipView, Presence
+
+_LEAST_PENALTY = 1e-3
 
 
 def demand_rps(policy: Policy, view: DemandView) -> dict[str, dict[str, float]]:
@@ -21,9 +23,30 @@ def demand_rps(policy: Policy, view: DemandView) -> dict[str, dict[str, float]]:
     }
 
 
-def engine_states(policy: Policy, members: MembershipView) -> dict[str, EngineState]:
-    """engine -> ready replicas and penalty."""
-    return {name: EngineState(float(members.ready_count(name))) for name in policy.engines}
+def engine_states(
+    policy: Policy, members: MembershipView, penalties: Mapping[str, float]
+) -> dict[str, EngineState]:
+    """engine -> ready replicas and penalty: the engine's own, times the mean of its replicas'."""
+    return {
+        name: EngineState(
+            float(members.ready_count(name)),
+            max(_LEAST_PENALTY, penalties.get(name, 1.0) * _replica_penalty(members, name)),
+        )
+        for name in policy.engines
+    }
+
+
+def _replica_penalty(members: MembershipView, engine: str) -> float:
+    ready = [replica for replica in members.engines.get(engine, ()) if replica.ready]
+    total = sum(replica.count for replica in ready)
+    return sum(replica.count * replica.penalty for replica in ready) / total if total else 1.0
+
+
+def all_silent(members: MembershipView) -> bool:
+    """Whether there are reporting replicas and not one is heard: then it is the reporting that failed."""
+    known = [replica for found in members.engines.values() for replica in found]
+    reporters = [replica for replica in known if replica.presence is not Presence.CONFIGURED]
+    return bool(reporters) and all(replica.presence is Presence.SILENT for replica in reporters)
 
 
 def evidence(view: DemandView) -> dict[str, tuple[float, float]]:

@@ -11,6 +11,7 @@ from headrace.policy import Policy
 from signals.membership import Membership
 from signals.replicas import ReplicaKey
 from xds_server.server import XdsServer
+from xds_server.snapshot import SnapshotError
 from xds_server.translate import Translator
 
 
@@ -23,13 +24,15 @@ class Publisher:
         membership: Membership,
         policy: Policy,
         *,
-        on_problem: Callable[[str, list[str]], None],
+        on_problems: Callable[[str, tuple[str, ...]], None],
     ) -> None:
-        """`on_problem(frontend, problems)`: a snapshot was refused and the last good one stays."""
+        """`on_problems(frontend, problems)`: why a snapshot was refused, so that the last good one stays.
+        Told once per change, with nothing when it is good again."""
         self._xds = xds
         self._membership = membership
         self._translator = Translator()
-        self._on_problem = on_problem
+        self._on_problems = on_problems
+        self._problems: dict[str, tuple[str, ...]] = {}
         self._acked = asyncio.Condition()
         self._sequence: Mapping[str, int] = {}
         self.policy = policy
@@ -47,10 +50,19 @@ class Publisher:
             try:
                 table = routing_table(self.policy, members, self.served, self.limits, frontend)
                 sequence[frontend] = self._xds.publish(frontend, self._translator.translate(table, frontend))
-            except ValueError as error:  # SnapshotError is one
-                self._on_problem(frontend, list(getattr(error, "problems", [str(error)])))
+            except SnapshotError as error:
+                self._tell(frontend, error.problems)
+            except ValueError as error:
+                self._tell(frontend, (str(error),))
+            else:
+                self._tell(frontend, ())
         self._sequence = sequence
         self.members_version = members.version
+
+    def _tell(self, frontend: str, problems: tuple[str, ...]) -> None:
+        if self._problems.get(frontend, ()) != problems:
+            self._problems[frontend] = problems
+            self._on_problems(frontend, problems)
 
     def adopt(self, policy: Policy) -> None:
         """Serve another policy from the next `publish` on."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil, log2
 
 from headrace.control_plane.served import Row, Served
-from headrace.control_plane.table import Limits
 from headrace.policy import Policy
 from headrace.problem import EngineState, PlanningRules
 from optimizer import SHED, Decision, Outcome, Partition, Plan, Problem, ProblemError, Warm, decide, plan
@@ -168,44 +166,3 @@ def _allowed(old: Partition, eligible: frozenset[str]) -> Partition:
         return Partition(())
     room = 1.0 - kept.get(SHED, 0.0)
     return old.relabel({n: s if n == SHED else s * room / total for n, s in kept.items()})
-
-
-def limits(round_: Round, policy: Policy) -> Limits:
-    """Retry limits per Envoy from a plan: enough for the burst that the loss of an engine throws back.
-
-    burst = requests in flight to headers = demand × share × TTFT; non-streamed answers send headers at
-    their end, so whole answers are counted. The policy's number where it gives one.
-    """
-    retries = policy.protection.retries
-    if round_.plan is None or round_.problem is None:
-        return Limits()
-    if not retries.enabled or retries.limit != "auto":
-        fixed = 0 if not retries.enabled or retries.limit == "auto" else retries.limit
-        return Limits(
-            retries={row: dict.fromkeys(p.units, fixed) for row, p in round_.served.partitions.items()}
-        )
-    return Limits(
-        retries={
-            row: {
-                engine: _stepwise(
-                    max(retries.floor, share * _in_flight(round_.plan, round_.problem, row, engine))
-                )
-                for engine, share in partition.shares.items()
-                if engine in round_.plan.engines
-            }
-            for row, partition in round_.served.partitions.items()
-        }
-    )
-
-
-def _stepwise(number: float) -> int:
-    """The next power of the square root of two, so that a limit does not follow the noise of demand."""
-    return ceil(2 ** (ceil(2 * log2(max(number, 1.0)) - 1e-9) / 2))
-
-
-def _in_flight(found: Plan, problem: Problem, row: Row, engine: str) -> float:
-    """Requests of a whole row that an engine would hold at its planned latency, doubled for a burst."""
-    spec, load = problem.keys[row[1]], found.engines[engine]
-    latency_s = (load.ttft_ms + spec.output_tokens * load.tbot_ms) / 1000
-    rate = problem.demand_rps.get(row[0], {}).get(row[1], 0.0)
-    return 2 * rate * latency_s if latency_s < 3600 else 2 * rate * 3600

@@ -29,6 +29,8 @@ class SavedState:
     """front-end -> key -> req/s."""
     members: list[Any] = field(default_factory=list)
     """As `signals.replicas.dump` writes them."""
+    penalties: Mapping[str, Any] = field(default_factory=dict)
+    """As `Protection.save` writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class StateStore:
 
 
 def _body(state: SavedState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in ("fleet", "served", "demand_rps", "members")}
+    return {name: getattr(state, name) for name in ("fleet", "served", "demand_rps", "members", "penalties")}
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headrace.control_plane.rounds import Round
 from headrace.log import Logger
 from signals.replicas import MemberEvent
 from xds_server.events import Acked, Connected, Disconnected, Event, Lagging, Nacked, Refused, Sent
@@ -65,6 +66,25 @@ class Telemetry:
         )
         self.saved_at = Gauge(
             "headrace_state_save_timestamp_seconds", "last save of the state", registry=registry
+        )
+
+    def snapshot_problems(self, frontend: str, problems: tuple[str, ...]) -> None:
+        """Log why a front-end keeps its last good snapshot, or that it does so no more."""
+        if problems:
+            self.log.error("snapshot_refused", frontend=frontend, problems=problems[:5], count=len(problems))
+        else:
+            self.log.info("snapshot_recovered", frontend=frontend)
+
+    def published(self, found: Round, trigger: str) -> None:
+        """Log a publication with its gap, movement and reason."""
+        self.log.info(
+            "plan_published",
+            snapshot=found.served.sequence,
+            trigger=trigger,
+            result=str(found.result),
+            gap=found.plan.gap if found.plan else None,
+            moved=round(found.moved, 4),
+            reason=found.decision.reason if found.decision else found.error,
         )
 
     def member(self, event: MemberEvent) -> None:

@@ -1,0 +1,114 @@
+"""Numbers that follow the plan and reach Envoy by RTDS: retries and requests in flight, per Envoy. Pure.
+
+Retries (Nygard's budget, made absolute since a percentage does nothing on a composite): as many as the spare
+of where they would go can take, at least the burst that the loss of an engine throws back, none when that
+is full. Requests: a last guard well above the plan, and above what a neighbour's loss would bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, inf, log2
+
+from headrace.control_plane.rounds import Round
+from headrace.control_plane.served import Row
+from headrace.control_plane.table import Limits
+from headrace.policy import Policy
+from optimizer import SHED, Plan, Problem
+
+FULL = 0.02
+"""An engine with less than this part of its capacity to spare is full: nothing may be retried there."""
+
+_LONGEST_S = 600.0
+
+
+def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
+    """The limits of a plan. `envoys`: front-end -> connected Envoys, which share its numbers evenly."""
+    if found.plan is None or found.problem is None:
+        return Limits()
+    rows = {
+        row: _Row(found.plan, found.problem, row, partition.shares, max(1, envoys.get(row[0], 1)))
+        for row, partition in found.served.partitions.items()
+    }
+    return Limits(
+        retries={row: dict(_retries(planned, policy)) for row, planned in rows.items()},
+        requests={row: dict(_requests(planned, policy)) for row, planned in rows.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One (front-end, key) of a plan."""
+
+    plan: Plan
+    problem: Problem
+    row: Row
+    shares: Mapping[str, float]
+    envoys: int
+
+    def engines(self) -> list[str]:
+        """Engines with a share."""
+        return [name for name in self.shares if name != SHED and name in self.plan.engines]
+
+    def fallback(self, engine: str) -> str | None:
+        """Where the plan sends what fails at an engine."""
+        return self.plan.second_best.get(self.row[0], {}).get(self.row[1], {}).get(engine)
+
+    def in_flight(self, engine: str) -> float:
+        """Requests of this row at an engine: rate × latency (Little)."""
+        rate = self.problem.demand_rps.get(self.row[0], {}).get(self.row[1], 0.0)
+        return rate * self.shares.get(engine, 0.0) * self.latency_s(engine)
+
+    def latency_s(self, engine: str) -> float:
+        """A whole answer at the planned load: non-streamed answers send their headers at the end."""
+        planned = self.plan.engines[engine]
+        tokens = self.problem.keys[self.row[1]].output_tokens
+        return min((planned.ttft_ms + tokens * planned.tbot_ms) / 1000, _LONGEST_S)
+
+    def spare_rps(self, engine: str) -> float:
+        """Requests of this key that an engine could take beyond the plan; 0 when it is full."""
+        planned = self.plan.engines[engine]
+        spare = planned.capacity_rps - planned.load_rps
+        work = self.problem.keys[self.row[1]].work.get(engine, 1.0)
+        return spare / work if spare > FULL * planned.capacity_rps else 0.0
+
+
+def _retries(planned: _Row, policy: Policy) -> Iterator[tuple[str, int]]:
+    settings = policy.protection.retries
+    for engine in planned.engines():
+        if not settings.enabled:
+            yield engine, 0
+        elif settings.limit != "auto":
+            yield engine, settings.limit
+        else:
+            yield engine, _auto_retries(planned, engine, settings.floor)
+
+
+def _auto_retries(planned: _Row, engine: str, floor: int) -> int:
+    """Slots for the larger of what the spare can take and what a loss throws back, divided over Envoys."""
+    targets = [name for name in (engine, planned.fallback(engine)) if name is not None]
+    slots = max(planned.spare_rps(name) * planned.latency_s(name) for name in targets)
+    if not slots:
+        return 0
+    return stepwise(max(floor, max(slots, planned.in_flight(engine)) / planned.envoys))
+
+
+def _requests(planned: _Row, policy: Policy) -> Iterator[tuple[str, int]]:
+    """A guard for every engine with traffic of this row, its own or a failed neighbour's."""
+    inflow: dict[str, float] = {}
+    for engine in planned.engines():
+        inflow[engine] = inflow.get(engine, 0.0) + planned.in_flight(engine)
+        if other := planned.fallback(engine):
+            inflow[other] = inflow.get(other, 0.0) + planned.in_flight(engine)
+    for engine, expected in sorted(inflow.items()):
+        breakers = policy.engines[engine].protection.breakers
+        if breakers.max_requests == "auto":
+            yield engine, stepwise(max(breakers.floor, breakers.headroom * expected / planned.envoys))
+        else:
+            yield engine, breakers.max_requests
+
+
+def stepwise(number: float) -> int:
+    """The next power of the square root of two, so that a limit does not follow the noise of demand."""
+    return ceil(2 ** (ceil(2 * log2(max(number, 1.0)) - 1e-9) / 2)) if number < inf else 1 << 31

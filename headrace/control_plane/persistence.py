@@ -1,0 +1,60 @@
+"""Keeping the saved state up to date, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from headrace.control_plane.store import SavedState, StateStore
+from headrace.control_plane.telemetry import Telemetry
+
+_EVERY_S = 10.0
+_PAUSE_S = 0.2
+
+
+class Persistence:
+    """Saves after every change, and what drifts (demand) now and then. A failure is told; serving goes on."""
+
+    def __init__(
+        self,
+        store: StateStore | None,
+        *,
+        state: Callable[[], SavedState | None],
+        telemetry: Telemetry,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """`state()`: what to save now, None when there is nothing yet. Without a store nothing is saved."""
+        self._store = store
+        self._state = state
+        self._telemetry = telemetry
+        self._wall_clock = wall_clock
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Shares or members changed: save soon."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Save for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _EVERY_S)
+            self._changed.clear()
+            if (state := self._state()) is not None:
+                await asyncio.to_thread(self._save, state)
+            await asyncio.sleep(_PAUSE_S)
+
+    def save_now(self) -> None:
+        """Save before the process ends."""
+        if (state := self._state()) is not None:
+            self._save(state)
+
+    def _save(self, state: SavedState) -> None:
+        if self._store is None:
+            return
+        try:
+            self._store.save(state)
+            self._telemetry.saved_at.set(self._wall_clock())
+        except OSError as error:
+            self._telemetry.log.error("state_save_failed", error=str(error))

@@ -1,0 +1,70 @@
+"""The planning loop: a round every few seconds, and at once when something asks for one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from headrace.control_plane.rounds import Inputs, Result, Round, plan_round
+from headrace.control_plane.telemetry import Telemetry
+from optimizer import Warm
+
+
+class Planner:
+    """Runs rounds in a thread, so that endpoints never wait for a solver. Owns the solver's warm state."""
+
+    def __init__(
+        self,
+        *,
+        inputs: Callable[[], Inputs | None],
+        take: Callable[[Round, str], None],
+        interval_s: Callable[[], float],
+        telemetry: Telemetry,
+        clock: Callable[[], float],
+    ) -> None:
+        """`inputs()` gives what is known, or None when nothing must change now. `take(round, trigger)` gets
+        every outcome that was planned for the policy still in force."""
+        self._inputs = inputs
+        self._take = take
+        self._interval_s = interval_s
+        self._telemetry = telemetry
+        self._clock = clock
+        self._warm = Warm()
+        self._trigger = "timer"
+        self.wanted = asyncio.Event()
+        """Set when a round is wanted now."""
+
+    def want(self, trigger: str) -> None:
+        """Ask for a round at once: `topology`, `policy` or `override`."""
+        self._trigger = trigger
+        self.wanted.set()
+
+    async def run(self, begin: Awaitable[None]) -> None:
+        """Plan for ever, from the time when `begin` is done."""
+        await begin
+        while True:
+            trigger, self._trigger = self._trigger, "timer"
+            self.wanted.clear()
+            await self._round(trigger)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wanted.wait(), self._interval_s())
+
+    async def _round(self, trigger: str) -> None:
+        inputs = self._inputs()
+        if inputs is None:
+            return
+        start = self._clock()
+        try:
+            found = await asyncio.to_thread(plan_round, inputs, self._warm)
+        except Exception as error:  # a fault of ours must not end the loop: the last plan stays
+            self._warm = Warm()
+            self._telemetry.log.exception("plan_failed", error=repr(error))
+            self._telemetry.rounds.labels(trigger, Result.FAILED).inc()
+            return
+        self._telemetry.stage_s.labels("solve").observe(self._clock() - start)
+        now = self._inputs()
+        if now is not None and now.rules is not inputs.rules:
+            self.want("policy")  # the policy changed meanwhile: what was planned is not for this one
+            return
+        self._take(found, trigger)

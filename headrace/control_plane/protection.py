@@ -1,0 +1,195 @@
+"""Replicas and engines that do not keep what their profile promises: penalties and quarantine.
+
+Two views of each, from the signals package: what Envoys sent against what is reported (`LoadCheck`: hung),
+and observed against predicted latency at the same load (`OutlierDetector`: slow). A replica's penalty is its
+weight in EDS; an engine's is a factor on its effective capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from headrace.policy import Policy
+from headrace.policy.schema.protection import Penalties
+from headrace.problem import PlanningRules
+from optimizer import Profile
+from signals.demand import DemandView
+from signals.load_check import EngineLoad, LoadCheck
+from signals.membership import Membership
+from signals.outliers import Hold, OutlierDetector, OutlierSettings, Penalty, SavedPenalty
+from signals.readings import Signal
+from signals.replicas import MembershipView, Replica, ReplicaKey
+
+_LOAD_TIME_CONSTANT_S = 10.0
+_LOAD_MARGIN = 1.15
+"""Predictions are made for this much more than the measured load: near its limit a replica's latency grows
+faster than its load can be measured, and nobody is to be penalised for that."""
+_LEAST_RPS = 0.5
+"""Below this a replica's latency says nothing."""
+_ERRORS = 0.2
+"""Part of a replica's requests that end in its own errors at which it is failing."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """A replica's request rate, smoothed."""
+
+    rps: float
+    at: float
+
+    def take(self, rps: float, now: float) -> None:
+        keep = math.exp(-(now - self.at) / _LOAD_TIME_CONSTANT_S)
+        self.rps, self.at = self.rps * keep + rps * (1.0 - keep), now
+
+
+class Protection:
+    """Owns the detectors. `update` is called about once a second."""
+
+    def __init__(self, membership: Membership, settings: Penalties) -> None:
+        self._membership = membership
+        self._load_check = LoadCheck()
+        self._replicas: OutlierDetector[ReplicaKey] = OutlierDetector(_settings(settings))
+        self._engines: OutlierDetector[str] = OutlierDetector(_settings(settings))
+        self._loads: dict[ReplicaKey, _Load] = {}
+        self.mismatch: Mapping[str, float] = {}
+        """engine -> requests reported / requests sent."""
+
+    def update(self, rules: PlanningRules, view: DemandView, now: float) -> None:
+        """Judge everything that reports, and tell the membership."""
+        members = self._membership.view()
+        enabled = rules.policy.protection.penalties.enabled
+        verdict = self._load_check.check(members, _engine_loads(view), now)
+        self.mismatch = verdict.mismatch
+        if enabled:
+            self._observe(rules, members, now)
+        self._replicas.update(now)
+        self._engines.update(now)
+        weights = {key: p.value for key, p in self._replicas.penalties(now).items() if p.value < 1.0}
+        for key, trial in verdict.penalties.items():
+            weights[key] = min(weights.get(key, 1.0), trial)
+        self._membership.penalise(weights, verdict.suspicions)
+
+    def engine_penalties(self, now: float) -> dict[str, Penalty]:
+        """Every judged engine's penalty, with its explanation."""
+        return self._engines.penalties(now)
+
+    def replica_penalties(self, now: float) -> dict[ReplicaKey, Penalty]:
+        """Every judged replica's penalty, with its explanation."""
+        return self._replicas.penalties(now)
+
+    def hold(self, policy: Policy, engine: str, replica: str | None, hold: Hold, now: float) -> None:
+        """Set a penalty by hand. KeyError for an unknown engine or replica, ValueError for a bad hold."""
+        if replica is None:
+            self._engines.hold(engine, policy.engines[engine].model, hold, now)
+        else:
+            self._replicas.hold(self._key(engine, replica), engine, hold, now)
+
+    def release(self, engine: str, replica: str | None) -> None:
+        """Take hand and penalty off. KeyError when nothing is known of it."""
+        if replica is None:
+            self._engines.release(engine)
+        else:
+            self._replicas.release(self._key(engine, replica))
+
+    def save(self, now: float) -> dict[str, list[list[object]]]:
+        """What a restart should know, as plain values."""
+        return {
+            "engines": [[s.unit, s.group, s.value, *_plain(s.hold)] for s in self._engines.save(now)],
+            "replicas": [[list(s.unit), s.group, s.value, *_plain(s.hold)] for s in self._replicas.save(now)],
+        }
+
+    def restore(self, saved: Mapping[str, list[list[Any]]], now: float) -> None:
+        """Take up what `save` wrote."""
+        self._engines.restore([SavedPenalty(u, g, v, _hold(h)) for u, g, v, *h in saved["engines"]], now)
+        replicas = [SavedPenalty(ReplicaKey(*u), g, v, _hold(h)) for u, g, v, *h in saved["replicas"]]
+        self._replicas.restore(replicas, now)
+
+    def _key(self, engine: str, replica: str) -> ReplicaKey:
+        for found in self._membership.view().engines.get(engine, ()):
+            if found.key.replica_id == replica:
+                return found.key
+        raise KeyError(f"{engine}/{replica}")
+
+    def _observe(self, rules: PlanningRules, members: MembershipView, now: float) -> None:
+        seen = {replica.key for found in members.engines.values() for replica in found}
+        self._replicas.retain(seen)
+        self._engines.retain(set(rules.policy.engines))
+        self._loads = {key: load for key, load in self._loads.items() if key in seen}
+        for engine, replicas in members.engines.items():
+            if engine in rules.policy.engines:
+                self._observe_engine(rules, engine, replicas, now)
+
+    def _observe_engine(
+        self, rules: PlanningRules, engine: str, replicas: tuple[Replica, ...], now: float
+    ) -> None:
+        profile, tokens = rules.engines[engine].profile, _tokens(rules, engine)
+        residuals = []
+        for replica in replicas:
+            if _failing(replica, now):
+                self._replicas.fail(replica.key, engine, now)
+            if (found := self._residual(replica, profile, tokens, now)) is not None:
+                residuals.append(found)
+                self._replicas.observe(replica.key, engine, found, now)
+        if residuals:
+            self._engines.observe(engine, rules.policy.engines[engine].model, median(residuals), now)
+
+    def _residual(self, replica: Replica, profile: Profile, tokens: float, now: float) -> float | None:
+        """Observed over predicted latency of a replica at its own load; None where that says nothing."""
+        rps = replica.value(Signal.REQUESTS_PER_S, now)
+        ttft, tbot = replica.value(Signal.TTFT_MEAN_MS, now), replica.value(Signal.TBOT_MEAN_MS, now)
+        if rps is None or not replica.ready:
+            return None
+        load = self._loads.setdefault(replica.key, _Load(rps, now))
+        load.take(rps, now)
+        expected_at = load.rps * _LOAD_MARGIN
+        if load.rps < _LEAST_RPS or expected_at >= profile.capacity_rps or not ttft:
+            return None
+        observed = ttft + tokens * (tbot or 0.0)
+        predicted = profile.ttft_ms(expected_at) + (tokens * profile.tbot_ms(expected_at) if tbot else 0.0)
+        return observed / predicted if predicted > 0 else None
+
+
+def _settings(policy: Penalties) -> OutlierSettings:
+    steps = max(1.0, policy.return_s / max(policy.dwell_s, 1.0))
+    return OutlierSettings(
+        enter=policy.enter_ratio,
+        leave=policy.leave_ratio,
+        dwell_s=policy.dwell_s,
+        floor=policy.floor,
+        step=(1.0 - policy.floor) / steps if policy.floor < 1 else 1.0,
+        most=policy.max_penalized,
+    )
+
+
+def _engine_loads(view: DemandView) -> dict[str, EngineLoad]:
+    loads: dict[str, EngineLoad] = {}
+    for (_, engine), seen in view.engines.items():
+        known = loads.get(engine, EngineLoad(0.0, None))
+        active = known.active if seen.active is None else (known.active or 0.0) + seen.active
+        loads[engine] = EngineLoad(known.sent_rps + seen.sent_rps, active)
+    return loads
+
+
+def _failing(replica: Replica, now: float) -> bool:
+    errors = replica.value(Signal.ERRORS_INTERNAL_PER_S, now) or 0.0
+    rps = replica.value(Signal.REQUESTS_PER_S, now) or 0.0
+    return errors >= 1.0 and errors > _ERRORS * max(rps, errors)
+
+
+def _tokens(rules: PlanningRules, engine: str) -> float:
+    """Mean output tokens of the classes that use an engine."""
+    model = rules.policy.engines[engine].model
+    mine = [key.output_tokens for name, key in rules.keys.items() if name.rpartition("/")[0] == model]
+    return sum(mine) / len(mine) if mine else 0.0
+
+
+def _hold(saved: list[Any]) -> Hold | None:
+    return Hold(*saved) if saved else None
+
+
+def _plain(hold: Hold | None) -> list[object]:
+    return [] if hold is None else [hold.penalty, hold.reason, hold.until]
