@@ -1,0 +1,192 @@
+"""The loop: what happened is measured, delayed, planned with, and takes effect later."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from optimizer.errors import ProblemError
+from optimizer.layout import Round, build_rounds
+from optimizer.plan import Plan
+from optimizer.planner import plan
+from optimizer.problem import SHED, Engine, Observed, Problem, Shares
+from optimizer.replan import replan
+from optimizer.simulation.metrics import Metrics, Recorder
+from optimizer.simulation.scenario import Scenario
+from optimizer.simulation.world import Tick, World
+from optimizer.warm import Warm
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run: its metrics and, per planning period, what an operator would have seen."""
+
+    policy: str
+    metrics: Metrics
+    time_s: Array
+    """[P]"""
+    fleet_share: Array
+    """[P, E + 1] fraction of all demand that the shares in force send to each engine, refused last."""
+    e2e_ms: Array
+    """[P] mean of the period."""
+    engines: tuple[str, ...]
+
+
+def simulate(scenario: Scenario, policy: str) -> Trace:
+    """Run one policy. Deterministic: arrivals and noise come from the scenario's seed.
+
+    Raises:
+        ProblemError: an unknown policy, or engines and rows that fall apart in several components.
+    """
+    rounds, orphans = build_rounds(scenario.problem)
+    if len(rounds) != 1 or orphans:
+        raise ProblemError("problem", "expected one connected fleet in which every row has an engine")
+    return _Run(scenario, policy, rounds[0]).trace()
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, policy: str, round_: Round) -> None:
+        self._scenario, self._policy, self._round = scenario, policy, round_
+        self._rows = list(round_.layout.rows)
+        self._warm = Warm()
+        self._world = World(scenario, round_)
+        self._arrivals = scenario.arrivals(self._rows)
+        self._measured: Array | None = None
+        self._history: deque[tuple[Tick, Array]] = deque(
+            maxlen=max(1, self._periods(scenario.report_delay_s)) + 1
+        )
+        start = scenario.problem.previous_shares
+        first = (
+            None
+            if start
+            else plan(self._problem(scenario.mean_demand(self._rows)[0], None, 0.0), policy, self._warm)
+        )
+        self._published: Shares = start or (first.shares if first else {})
+        self._second: Plan | None = first
+        self._in_force = self._matrix(self._published)
+        self._coming: deque[tuple[float, Array]] = deque()
+        self._recorder = Recorder(scenario, round_)
+
+    def _periods(self, seconds: float) -> int:
+        return max(0, round(seconds / self._scenario.tick_s))
+
+    def trace(self) -> Trace:
+        """Run to the end."""
+        s, every = self._scenario, max(1, round(self._scenario.interval_s / self._scenario.tick_s))
+        times, shares, latencies = [], [], []
+        for t in range(s.ticks):
+            now = t * s.tick_s
+            while self._coming and self._coming[0][0] <= now:
+                self._in_force = self._coming.popleft()[1]
+            tick = self._world.tick(now, self._arrivals[t], self._in_force, self._fallback())
+            self._observe(tick, self._arrivals[t])
+            self._recorder.tick(now, tick, self._arrivals[t])
+            if t % every == every - 1:
+                self._plan(now)
+                times.append(now)
+                demand = self._arrivals[max(0, t - every + 1) : t + 1].sum(axis=0)
+                shares.append(demand @ self._in_force / max(demand.sum(), 1e-12))
+                latencies.append(self._recorder.recent_e2e_ms())
+        return Trace(
+            self._policy,
+            self._recorder.metrics(np.array(times), np.array(shares)),
+            np.array(times),
+            np.array(shares),
+            np.array(latencies),
+            self._round.layout.engines,
+        )
+
+    def _observe(self, tick: Tick, arrivals: Array) -> None:
+        """Measure this tick; what the planner may use is what has left the delay line."""
+        self._history.append((tick, arrivals))
+        if len(self._history) == self._history.maxlen or self._measured is None:
+            rate = self._history[0][1] / self._scenario.tick_s
+            window = self._scenario.demand_window_s
+            weight = 1.0 if window <= 0 else 1.0 - np.exp(-self._scenario.tick_s / window)
+            before = self._scenario.mean_demand(self._rows)[0] if self._measured is None else self._measured
+            self._measured = before + weight * (rate - before)
+
+    def _plan(self, now: float) -> None:
+        assert self._measured is not None, "measured from the first tick on"
+        problem = self._problem(self._measured, self._published, now - self._scenario.report_delay_s)
+        result = replan(
+            problem,
+            self._policy,
+            self._warm,
+            min_gain=self._scenario.min_gain,
+            max_step=self._scenario.max_step if self._policy == "global" else None,
+        )
+        moved = 0.0
+        if result.plan is not None and result.decision.publish:
+            new = self._matrix(result.plan.shares)
+            moved = float(self._measured @ np.maximum(0.0, new - self._matrix(self._published)).sum(axis=1))
+            self._published, self._second = result.plan.shares, result.plan
+            self._coming.append((now + self._scenario.actuation_delay_s, new))
+        self._recorder.planned(result, moved / max(float(self._measured.sum()), 1e-12))
+
+    def _problem(self, demand: Array, shares: Shares | None, known_at: float) -> Problem:
+        """What the planner believes: `demand`, and engines as they were at `known_at`."""
+        base = self._scenario.problem
+        rates: dict[str, dict[str, float]] = {}
+        for (frontend, key), rate in zip(self._rows, demand.tolist(), strict=True):
+            rates.setdefault(frontend, {})[key] = rate
+        return dataclasses.replace(
+            base,
+            demand_rps=rates,
+            engines=dict(self._believed(known_at)),
+            previous_shares=shares,
+            observed=self._observed() if shares else None,
+            tuning=self._scenario.tuning,
+        )
+
+    def _believed(self, at: float) -> Iterator[tuple[str, Engine]]:
+        for name, engine in self._scenario.problem.engines.items():
+            for event in self._scenario.events:
+                if event.engine in (None, name) and event.at_s <= at < event.until_s:
+                    if event.lost:
+                        engine = dataclasses.replace(engine, ready_replicas=0.0)
+                    engine = dataclasses.replace(engine, penalty=engine.penalty * event.penalty)
+            yield name, engine
+
+    def _observed(self) -> dict[str, Observed]:
+        tick = self._history[0][0]
+        tokens = self._round.layout.tokens
+        per_engine = tick.served.sum(axis=0)
+        mean = np.divide(
+            tokens @ tick.served, per_engine, out=np.zeros_like(per_engine), where=per_engine > 0
+        )
+        return {
+            name: Observed(float(tick.ttft[j] + mean[j] * tick.tbot[j]), float(tick.load[j]))
+            for j, name in enumerate(self._round.layout.engines)
+            if per_engine[j] > 0
+        }
+
+    def _matrix(self, shares: Shares) -> Array:
+        index = {name: j for j, name in enumerate((*self._round.layout.engines, SHED))}
+        out = np.zeros((len(self._rows), len(index)))
+        for i, (frontend, key) in enumerate(self._rows):
+            for name, share in shares[frontend][key].items():
+                out[i, index[name]] = share
+        return out
+
+    def _fallback(self) -> npt.NDArray[np.intp]:
+        """[R, E] where a failed attempt goes next: the plan's second best, else the nearest other engine."""
+        index = {name: j for j, name in enumerate(self._round.layout.engines)}
+        distance = np.where(self._round.layout.mask, self._round.layout.network, np.inf)
+        order = np.argsort(distance, axis=1, kind="stable")
+        out = np.repeat(order[:, :1], len(index), axis=1)
+        if len(index) > 1:
+            rows, first = np.arange(len(out)), order[:, 0]
+            out[rows, first] = order[:, 1]
+        second = self._second.second_best if self._second else {}
+        for i, (frontend, key) in enumerate(self._rows):
+            for name, other in second.get(frontend, {}).get(key, {}).items():
+                out[i, index[name]] = index[other]
+        return out
