@@ -96,6 +96,18 @@ async def test_an_engine_that_answers_503_is_helped_out_by_its_fallback(
         assert [each.header("x-headrace-engine") for each in away.received] == ["away"]
 
 
+async def test_a_large_body_is_whole_when_it_is_tried_again(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    async with Replica("home-0") as home, Replica("away-0") as away:
+        home.answer = home.answer_503
+        pool = Pool({"home": [home], "away": [away]}, {"home": engine("home", outlier_detection=None)})
+        await control_plane.publish(pool.table(pool.split(entries=ALL_HOME, fallback={"home": "away"})))
+        assert (await front.chat(user="x" * (6 << 20))).served_by == "away-0"
+        assert away.received[0].body == home.received[0].body
+        assert len(away.received[0].body) > 6 << 20
+
+
 async def test_an_engines_own_error_reaches_the_client_when_nobody_can_help(
     control_plane: ControlPlane, front: Front
 ) -> None:

@@ -151,6 +151,12 @@ async def test_a_header_of_48_kb_reaches_the_engine(front: Front, replica: Repli
     assert replica.received[0].header("x-large") == "h" * (48 << 10)
 
 
+async def test_a_hundred_and_fifty_headers_reach_the_engine(front: Front, replica: Replica) -> None:
+    answer = await front.chat(headers={f"x-header-{i}": "y" for i in range(150)})
+    assert answer.status == 200
+    assert replica.received[0].header("x-header-149") == "y"
+
+
 async def test_headers_over_the_limit_are_refused(front: Front, replica: Replica) -> None:
     answer = await front.chat(headers={"x-large": "h" * (97 << 10)})
     assert answer.status == 431

@@ -67,8 +67,8 @@ MAX_RESPONSE_HEADERS = 200
 
 _LB_POLICIES = {"ring_hash": ClusterLbPolicy.RING_HASH, "maglev": ClusterLbPolicy.MAGLEV}
 _COMPOSITE = "type.googleapis.com/envoy.extensions.clusters.composite.v3.ClusterConfig"
-_LOAD_ASSIGNMENT = 33
-"""Field number of `Cluster.load_assignment`."""
+_EDS_CONFIG, _LOAD_ASSIGNMENT = 3, 33
+"""Field numbers of `Cluster.eds_cluster_config` and `Cluster.load_assignment`."""
 _HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
@@ -105,11 +105,7 @@ def composite(model: str, traffic_class: str, engine: str, fallback: str | None)
 def shed(model: str, traffic_class: str) -> bytes:
     """Encode the cluster of the shed part of one key: no endpoints, everything dropped by its EDS policy."""
     name = names.shed(model, traffic_class)
-    return (
-        _shed_settings()
-        + _named(name)
-        + views.encode("Cluster", {"eds_cluster_config": {"service_name": name}})
-    )
+    return _shed_settings() + _named(name) + _service(name)
 
 
 def _named(name: str) -> bytes:
@@ -119,7 +115,12 @@ def _named(name: str) -> bytes:
 
 def _service(name: str) -> bytes:
     """Encode the part of a cluster that says which load assignment is its own."""
-    return views.encode("Cluster", {"eds_cluster_config": {"service_name": name}})
+    return length_delimited(_EDS_CONFIG, _by_ads() + views.encode("EdsClusterConfig", {"service_name": name}))
+
+
+@cache
+def _by_ads() -> bytes:
+    return bytes(ClusterEdsClusterConfig(eds_config=ads()))
 
 
 @lru_cache(maxsize=256)
@@ -150,7 +151,6 @@ def _settings(engine: Engine) -> bytes:
         cluster.dns_lookup_family = ClusterDnsLookupFamily.V4_PREFERRED
     else:
         cluster.type = ClusterDiscoveryType.EDS
-        cluster.eds_cluster_config = ClusterEdsClusterConfig(eds_config=ads())
     return bytes(cluster)
 
 
@@ -176,7 +176,6 @@ def _shed_settings() -> bytes:
     return bytes(
         Cluster(
             type=ClusterDiscoveryType.EDS,
-            eds_cluster_config=ClusterEdsClusterConfig(eds_config=ads()),
             common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0)),
         )
     )
@@ -226,6 +225,8 @@ def _outliers(detection: OutlierDetection) -> EnvoyOutlierDetection:
         base_ejection_time=_seconds(detection.base_ejection_time_s),
         max_ejection_time=_seconds(detection.max_ejection_time_s),
         max_ejection_percent=detection.max_ejection_percent,
+        # An engine that refuses every request while it drains still says that it is healthy.
+        successful_active_health_check_uneject_host=False,
     )
 
 

@@ -16,7 +16,7 @@ from xds_server.translate.errors import JSON, error_body
 from xds_server.translate.packing import exactly, overwrite
 
 _INVALID = "invalid_request_error"
-GET = HeaderMatcher(name=":method", string_match=exactly("GET"))
+_GET = HeaderMatcher(name=":method", string_match=exactly("GET"))
 
 
 def model_list(models: Iterable[Model]) -> Route:
@@ -24,19 +24,19 @@ def model_list(models: Iterable[Model]) -> Route:
 
     LoRA names with a `*` stand for names nobody has listed and are left out.
     """
-    listed = sorted(_listed(models), key=lambda entry: str(entry["id"]))
+    known = sorted({name for model in models for name in (*model.served_as, *model.adapters)})
+    listed = [_entry(name) for name in known if not name.endswith("*")]
     body = json.dumps({"object": "list", "data": listed}, sort_keys=True, separators=(",", ":"))
-    return _answer(RouteMatch(path="/v1/models", headers=[GET]), 200, body)
+    return _answer(RouteMatch(path="/v1/models", headers=[_GET]), 200, body)
 
 
 def single_models(models: Iterable[Model]) -> list[Route]:
-    """Answer `GET /v1/models/<name>`, with the name's slashes as they are or escaped."""
+    """Answer `GET /v1/models/<name>`, with the name's slashes as they are or escaped; not for adapters."""
     routes = []
-    for entry in sorted(_listed(models), key=lambda entry: str(entry["id"])):
-        name = str(entry["id"])
-        body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+    for name in sorted({name for model in models for name in model.served_as}):
+        body = json.dumps(_entry(name), sort_keys=True, separators=(",", ":"))
         for spelling in sorted({name, name.replace("/", "%2F")}):
-            routes.append(_answer(RouteMatch(path=f"/v1/models/{spelling}", headers=[GET]), 200, body))
+            routes.append(_answer(RouteMatch(path=f"/v1/models/{spelling}", headers=[_GET]), 200, body))
     return routes
 
 
@@ -93,14 +93,9 @@ def _answer(match: RouteMatch | None, status: int, body: str, reason: str | None
     )
 
 
-def _listed(models: Iterable[Model]) -> list[dict[str, str | int]]:
-    """List one entry a name; `created` is a constant, since nothing here knows when a model was made."""
-    return [
-        {"id": name, "object": "model", "created": 0, "owned_by": "headrace"}
-        for model in models
-        for name in sorted({*model.served_as, *model.adapters})
-        if not name.endswith("*")
-    ]
+def _entry(name: str) -> dict[str, str | int]:
+    """Describe one model; `created` is a constant, since nothing here knows when a model was made."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "headrace"}
 
 
 def _text(value: str) -> Value:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from xds_server.routing import Model
+
 ROUTES = "requests"
 """Name of the one route configuration that every listener uses."""
 
@@ -100,6 +102,24 @@ def refuse_internal(header: str, purpose: str) -> None:
     """Raise ValueError when a policy's header is one that no client can send, since it is removed early."""
     if header.lower().startswith(INTERNAL_PREFIX):
         raise ValueError(f"{purpose} header {header!r}: names that begin with {INTERNAL_PREFIX} are internal")
+
+
+def check_served(models: Iterable[Model]) -> None:
+    """Raise ValueError for names in requests that Envoy cannot tell apart, or not from its own.
+
+    Envoy looks names up as it does host names: without regard to case, `*` only at the end.
+    """
+    owners: dict[str, str] = {}
+    for model in models:
+        for name in {*model.served_as, *model.adapters}:
+            if name in ("", "*", NO_MODEL) or "*" in name[:-1] or not name.isprintable():
+                raise ValueError(f"model {model.name!r}: {name!r} cannot be a model's name in requests")
+            if name.endswith("*") and name not in model.adapters:
+                raise ValueError(f"model {model.name!r}: {name!r}: only adapters may end with *")
+            if (other := owners.setdefault(name.lower(), model.name)) != model.name:
+                raise ValueError(
+                    f"models {other!r} and {model.name!r} are both served as {name!r} (case does not count)"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The route configuration, assembled from encoded parts: a changed share encodes its key's intervals again.
 
-Two rules of the protobuf encoding carry this: the concatenation of two encodings of a message type is the
-encoding of the merged message, and a message field is its tag, its length and the encoding of the value.
-Merged parts must not both set a message of numbers, such as a duration: the numbers would be mixed.
+A protobuf message is the concatenation of its fields, in any order, and a field that is a message is its
+tag, its length and the encoding of that message; so parts that did not change are put together as they are.
 """
 
 from __future__ import annotations
@@ -14,12 +13,16 @@ from xds_server.routing import Model, RoutingTable, Split
 from xds_server.translate import classes, direct, routes
 from xds_server.translate.classes import ClassRule
 from xds_server.translate.memo import Memo
-from xds_server.translate.names import ModelNames
+from xds_server.translate.names import ModelNames, check_served
 
 _VIRTUAL_HOSTS = 2
 """Field number of `RouteConfiguration.virtual_hosts`."""
 _ROUTES = 3
 """Field number of `VirtualHost.routes`."""
+_ACTION = 2
+"""Field number of `Route.route`."""
+_SHARES = 3
+"""Field number of `RouteAction.weighted_clusters`."""
 
 
 def encode(table: RoutingTable, splits: Sequence[Split], memo: Memo) -> bytes:
@@ -29,6 +32,7 @@ def encode(table: RoutingTable, splits: Sequence[Split], memo: Memo) -> bytes:
     of an unknown model, for two models of one name, and what the parts raise.
     """
     models = tuple(sorted(table.models, key=lambda model: model.name))
+    memo.get("served names", check_served, models)
     known = ModelNames.of(model.name for model in models).by_spelling.values()
     if unknown := sorted({split.model for split in splits} - set(known)):
         raise ValueError(f"splits of unknown models {unknown}; known are {sorted(known)}")
@@ -58,13 +62,13 @@ def _class_routes(rule: ClassRule, model: Model, split: Split, memo: Memo) -> by
     if not split.entries:
         refusal = memo.get(("refusal", key), _refusal, split.reason)
         return length_delimited(_ROUTES, counter + everything + refusal)
-    shares = memo.get(("shares", key), routes.intervals, split)
-    whole, streamed = memo.get(("forwarding", model.name), _forwarding, model)
+    shares = length_delimited(_SHARES, memo.get(("shares", key), routes.intervals, split))
     streams = memo.get(("match", rule, True), _match, rule, True)
-    common = counter + shares
-    return length_delimited(_ROUTES, common + streams + streamed) + length_delimited(
-        _ROUTES, common + everything + whole
-    )
+    encoded = b""
+    for match, pause_s in ((streams, model.stream_idle_s), (everything, model.longest_generation_s)):
+        action = memo.get(("forwarding", model.name, pause_s), _forwarding, model, pause_s)
+        encoded += length_delimited(_ROUTES, match + counter + length_delimited(_ACTION, action + shares))
+    return encoded
 
 
 def _configuration(models: tuple[Model, ...]) -> bytes:
@@ -91,8 +95,5 @@ def _refusal(reason: str) -> bytes:
     return bytes(direct.no_engine(reason))
 
 
-def _forwarding(model: Model) -> tuple[bytes, bytes]:
-    """Encode what leads a model's requests to engines: for whole answers, and for streams."""
-    common = bytes(routes.forwarding(model))
-    whole = bytes(routes.idle_limit(model.longest_generation_s))
-    return common + whole, common + bytes(routes.idle_limit(model.stream_idle_s))
+def _forwarding(model: Model, pause_s: float) -> bytes:
+    return bytes(routes.forwarding(model, pause_s))

@@ -84,19 +84,24 @@ def snapshot_header(version: str) -> RouteConfiguration:
 
 
 def default_host(models: Sequence[Model]) -> VirtualHost:
-    """Build the virtual host of requests without a known model, and of the first look at every request."""
-    unnamed = [HeaderMatcher(name=names.MODEL_HEADER, string_match=exactly(names.NO_MODEL))]
+    """Build the virtual host of requests without a known model, and of the first look at every request.
+
+    Requests with a body come first: this list is walked for each of them.
+    """
+    unnamed = HeaderMatcher(name=names.MODEL_HEADER, string_match=exactly(names.NO_MODEL))
+    named = HeaderMatcher(name=names.MODEL_HEADER, string_match=exactly(names.NO_MODEL), invert_match=True)
+    no_get = HeaderMatcher(name=":method", string_match=exactly("GET"), invert_match=True)
     return VirtualHost(
         name="default",
         domains=["*"],
         typed_per_filter_config={names.BUFFER_FILTER: pack(_body_limit(models))},
         routes=[
+            _normalised_content_type([unnamed, no_get]),
+            direct.missing_model(RouteMatch(prefix="/", headers=[unnamed, no_get])),
+            direct.unknown_model(RouteMatch(prefix="/", headers=[named])),
             direct.model_list(models),
             *direct.single_models(models),
-            direct.nothing_here(RouteMatch(prefix="/", headers=[direct.GET])),
-            _normalised_content_type(unnamed),
-            direct.missing_model(RouteMatch(prefix="/", headers=unnamed)),
-            direct.unknown_model(RouteMatch(prefix="/")),
+            direct.nothing_here(RouteMatch(prefix="/")),
         ],
     )
 
@@ -111,27 +116,19 @@ def model_host(model: Model) -> VirtualHost:
     )
 
 
-def forwarding(model: Model) -> Route:
-    """Build what all routes of a model have in common that lead to engines."""
-    return Route(
-        route=RouteAction(
-            # Without this a request's engine is drawn at random and conversations lose their KV cache.
-            weighted_clusters=WeightedCluster(use_hash_policy=True),
-            hash_policy=hash_policy(model.session_keys),
-            timeout=timedelta(0),
-            max_stream_duration=RouteActionMaxStreamDuration(
-                max_stream_duration=timedelta(seconds=model.longest_generation_s)
-            ),
-            retry_policy=_retry_policy(model),
-            # Rewrites only for endpoints with a host name: gateways.
-            auto_host_rewrite=True,
-        )
+def forwarding(model: Model, pause_s: float) -> RouteAction:
+    """Build what leads a model's requests to engines, without the engines; an answer may pause `pause_s`."""
+    return RouteAction(
+        hash_policy=hash_policy(model.session_keys),
+        timeout=timedelta(0),
+        idle_timeout=timedelta(seconds=pause_s),
+        max_stream_duration=RouteActionMaxStreamDuration(
+            max_stream_duration=timedelta(seconds=model.longest_generation_s)
+        ),
+        retry_policy=_retry_policy(model),
+        # Rewrites only for endpoints with a host name: gateways.
+        auto_host_rewrite=True,
     )
-
-
-def idle_limit(limit_s: float) -> Route:
-    """Build the part of a route that says how long an answer may pause."""
-    return Route(route=RouteAction(idle_timeout=timedelta(seconds=limit_s)))
 
 
 def demand_counter(model: str, traffic_class: str) -> Route:
@@ -146,7 +143,7 @@ def demand_counter(model: str, traffic_class: str) -> Route:
 
 
 def intervals(split: Split) -> bytes:
-    """Encode the shares of one key: entries in their order, since Envoy maps the hash onto them in order.
+    """Encode the shares of one key as a `WeightedCluster`: Envoy maps the hash onto the entries in order.
 
     Raises ValueError when the widths do not sum to `TOTAL_WEIGHT`: other sums with the same shares would
     move most sessions.
@@ -161,7 +158,9 @@ def intervals(split: Split) -> bytes:
         }
         for destination, width in split.entries
     ]
-    return views.encode("Route", {"route": {"weighted_clusters": {"clusters": clusters}}})
+    # Without the hash a request's engine is drawn at random, and conversations lose their KV cache.
+    hashed = bytes(WeightedCluster(use_hash_policy=True))
+    return hashed + views.encode("WeightedCluster", {"clusters": clusters})
 
 
 def _retry_policy(model: Model) -> RetryPolicy:
