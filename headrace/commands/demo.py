@@ -42,7 +42,8 @@ def command(json_file: Path | None, rate_divisor: float | None, **options: Any) 
     try:
         found = asyncio.run(_until_interrupted(config, console))
     except (ChildFailedError, EnvoyMissingError, OSError) as error:
-        raise SystemExit(f"headrace demo: {error}") from None
+        notes = "\n".join(["", *getattr(error, "__notes__", [])])
+        raise SystemExit(f"headrace demo: {error}{notes}") from None
     if found is None:
         console.print("Interrupted: everything is stopped.")
         sys.exit(_INTERRUPTED)

@@ -58,12 +58,19 @@ class Fleet:
     async def __aenter__(self) -> Self:
         try:
             await self._start()
-        except BaseException:
-            await self._stack.aclose()
+        except BaseException as error:
+            if hasattr(self, "control"):
+                error.add_note(f"control plane:\n{self.control.tail()}")
+            await self._stop()
             raise
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        """End the engines side by side, since each says goodbye first, then everything else."""
+        await asyncio.gather(*(engine.stop(2.0) for engine in self.engines.values()))
         await self._stack.aclose()
 
     async def _start(self) -> None:
