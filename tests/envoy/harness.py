@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import aiohttp
+import grpc
 from grpc import aio
 
 from headrace.envoy_bootstrap import Bootstrap
 from headrace.envoy_process import EnvoyProcess
+from signals.metrics_codec import MetricsDecoder
 from tests.envoy.replica import Replica
 from xds_server.events import Event, Nacked, Refused
 from xds_server.routing import (
@@ -34,6 +36,7 @@ from xds_server.server import XdsServer
 from xds_server.services import XdsServices
 from xds_server.translate import Translator, names
 
+METRICS_SERVICE = "envoy.service.metrics.v3.MetricsService"
 MODEL = "meta-llama/Llama-3.3-70B-Instruct"
 SMALL = "meta-llama/Llama-3.1-8B-Instruct"
 FRONTEND = "us-east"
@@ -110,6 +113,10 @@ class ControlPlane:
         self.envoys: list[EnvoyProcess] = []
         self.nacks: list[Nacked] = []
         self.refused: list[Refused] = []
+        self.reported: dict[tuple[str, str, str], float] = {}
+        """(node, metric, cluster) -> value, or number of samples of a histogram, at the latest flush."""
+        self._decoder = MetricsDecoder()
+        self._flush = asyncio.Event()
         self._changed = asyncio.Event()
         self._stack = AsyncExitStack()
 
@@ -117,6 +124,9 @@ class ControlPlane:
         self._grpc = aio.server()
         services = XdsServices(self.server)
         services.register(self._grpc)
+        handler = grpc.stream_unary_rpc_method_handler(self._take_flushes)
+        metrics = grpc.method_handlers_generic_handler(METRICS_SERVICE, {"StreamMetrics": handler})
+        self._grpc.add_generic_rpc_handlers((metrics,))
         self.port = self._grpc.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._grpc.start()
         self._services = services
@@ -145,6 +155,24 @@ class ControlPlane:
             while not self.server.connections(FRONTEND):
                 self._changed.clear()
                 await self._changed.wait()
+
+    async def flushed(self, node_id: str, name: str, cluster: str, value: float) -> None:
+        """Wait until an Envoy reports that a counter has a value."""
+        async with asyncio.timeout(20):
+            while self.reported.get((node_id, name, cluster)) != value:
+                self._flush.clear()
+                await self._flush.wait()
+
+    async def _take_flushes(self, messages: AsyncIterator[bytes], context: object) -> bytes:
+        node_id = ""
+        async for data in messages:
+            flush = self._decoder.decode(data)
+            node_id = flush.node[1] if flush.node else node_id
+            for point in flush.points:
+                value = point.value if point.count is None else point.count
+                self.reported[node_id, point.name, point.cluster] = value
+            self._flush.set()
+        return b""
 
     def push(self, table: RoutingTable) -> int:
         """Publish a table and return at once."""
