@@ -215,6 +215,27 @@ async def test_e06_a_held_cluster_that_comes_back_is_not_disturbed(envoy, publis
     await envoy.nothing()
 
 
+async def test_e06_a_cluster_that_comes_back_while_it_goes_is_routed_to_when_it_is_back(envoy, publish):
+    """The race: the removal is on its way, not confirmed, and the next snapshot routes to the cluster."""
+    publish(*routed("x", "y"))
+    await start(envoy, "x", "y")
+    publish(*routed("x"))
+    await envoy.takes(RDS, "r")
+    await envoy.expect(CDS, *("" if envoy.delta else "x"), removed=("y",) if envoy.delta else ())
+    if envoy.delta:
+        await envoy.takes(EDS, removed=("y",))
+    await envoy.nothing()
+    publish(*routed("x", "y"))
+    await envoy.takes(EDS, "y")
+    await envoy.nothing()
+    await envoy.ack(CDS)
+    await envoy.expect(CDS, *changed(envoy, "xy", "y"))
+    await envoy.takes(EDS, "y")
+    await envoy.nothing()
+    await envoy.ack(CDS)
+    await envoy.takes(RDS, "r")
+
+
 async def test_e06_the_members_of_a_held_composite_are_held(envoy, publish):
     def fleet(*engines):
         found = [http_listener("l", "r"), routes("r", *(f"to-{engine}" for engine in engines))]

@@ -142,7 +142,7 @@ class Client:
         present = self.snapshot.of_type(CDS.url)
         named = present.get(name)
         parts = [name, *(_used(named, CDS) if named else ())]
-        if not all(clusters.acked(part) for part in parts):
+        if not all(clusters.holds(part) for part in parts):
             return True
         needed = (used for part in parts if part in present for used in _used(present[part], EDS))
         return bool(assignments) and not all(_confirmed_by_all(assignments, used) for used in needed)
@@ -228,4 +228,4 @@ def _confirmed_by_all(watches: Iterable[Watch], name: str) -> bool:
     Without aggregation Envoy opens a stream for each cluster's endpoints.
     """
     asking = [watch for watch in watches if watch.subscription.covers(name)]
-    return bool(asking) and all(watch.acked(name) for watch in asking)
+    return bool(asking) and all(watch.holds(name) for watch in asking)

@@ -108,10 +108,9 @@ class Watch:
         """Version of `name` that the client confirmed last; None for never, ABSENT for its absence."""
         return self.behind[name] if name in self.behind else self.known.get(name)
 
-    @property
-    def in_sync(self) -> bool:
-        """Whether everything the client should have is confirmed."""
-        return not (self.outstanding or self.pending or self._all_pending or self.behind or self._owes_answer)
+    def holds(self, name: str) -> bool:
+        """Whether the client has confirmed `name` and has not been told since that it goes."""
+        return bool(self.known.get(name)) and bool(self.acked(name))
 
     def confirmed(self, sequence: int) -> int:
         """Sequence of the newest snapshot that the client has confirmed completely, `sequence` being the
