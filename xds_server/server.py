@@ -32,6 +32,7 @@ from xds_server.protocol.wire import Node, Request, Response
 from xds_server.resource_types import BY_URL, ResourceType
 from xds_server.resources import Resource
 from xds_server.snapshot import EMPTY, Snapshot, SnapshotError
+from xds_server.status import ClientStatus, client_status
 
 
 @dataclass(eq=False)
@@ -257,6 +258,14 @@ class XdsServer:
         """Whether every stream of a front-end that asked for a resource has acknowledged this version."""
         acked = self.acked_versions(frontend, BY_URL[resource.type_url], resource.name)
         return all(version == resource.version for version in acked.values())
+
+    def status(self, frontend: str | None = None) -> list[ClientStatus]:
+        """What each stream was sent, confirmed and refused."""
+        now = self._clock()
+        return [
+            client_status(connection.info, connection.stream.watches.values(), now)
+            for connection in self.connections(frontend)
+        ]
 
     def watch_lag(self) -> None:
         """Tell, once each time, the streams whose response has been out for `lag_s`. Call it now and then."""

@@ -43,8 +43,12 @@ class Client:
         """The client's watches of a type (several only with several streams)."""
         return [stream.watches[type_.url] for stream in self.streams if type_.url in stream.watches]
 
-    def confirmed(self, types: Iterable[ResourceType] = TYPES) -> int:
-        """Sequence of the newest snapshot that the client has confirmed in all of these types."""
+    def confirmed(self) -> int:
+        """Sequence of the newest snapshot that the client has confirmed in full, removals included."""
+        unfinished = (since for leaving in self._leaving.values() for _, since in leaving.values())
+        return min(self._confirmed(TYPES), min(unfinished, default=self.sequence + 1) - 1)
+
+    def _confirmed(self, types: Iterable[ResourceType]) -> int:
         watches = (watch for type_ in types for watch in self.watches(type_))
         return min((watch.confirmed(self.sequence) for watch in watches), default=self.sequence)
 
@@ -64,7 +68,7 @@ class Client:
         """
         if not self._leaving:
             return False
-        confirmed = self.confirmed((LDS, RDS))
+        confirmed = self._confirmed((LDS, RDS))
         released = False
         for url, leaving in list(self._leaving.items()):
             if free := [name for name, (_, since) in leaving.items() if since <= confirmed]:
