@@ -33,6 +33,8 @@ from signals.messages import Hello, Sample, State
 _log = logging.getLogger(__name__)
 _FAILURES = (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError)
 """What a missing, hung or foreign engine makes of a request to it."""
+_PROBE_PROMPT = "This request asks for a single token to see whether the engine can generate any at all."
+"""A sentence, not a word: vLLM's CPU build was seen to crash on a prompt of two tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,11 @@ class Agent:
             return (await self._look(session, engine))[0]
 
     async def drain(self, reason: str) -> None:
-        """Report DRAINING, and return when no Envoy sends here any more. Wait with a time-out."""
+        """Report DRAINING, and return when no Envoy sends here any more, at once when the engine is down
+        anyway. Wait with a time-out."""
         self._draining = reason
         self._set(self._sample)
-        if self._client is not None:
+        if self._client is not None and self._sample.state != State.DOWN:
             await self._client.drain_acked()
 
     def _make_client(self, engine: _Engine) -> ReportClient:
@@ -229,7 +232,7 @@ class Agent:
 
     async def _probe(self, session: aiohttp.ClientSession, model: str) -> None:
         """One token through the whole engine: what answers health may still not serve."""
-        body = {"model": model, "prompt": "ping", "max_tokens": 1}
+        body = {"model": model, "prompt": _PROBE_PROMPT, "max_tokens": 1}
         async with session.post("/v1/completions", json=body, timeout=aiohttp.ClientTimeout(60)) as response:
             response.raise_for_status()
 

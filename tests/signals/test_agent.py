@@ -154,6 +154,16 @@ async def test_a_drain_returns_when_no_envoy_sends_any_more(fleet, agent):
         await draining
 
 
+async def test_a_drain_of_a_dead_engine_waits_for_nobody(fleet, agent, target):
+    running = agent()
+    await fleet.until(lambda: state(fleet) is ReplicaState.READY, "ready")
+    await target.stop()
+    await fleet.until(lambda: state(fleet) is ReplicaState.DOWN, "down")
+    async with asyncio.timeout(5):
+        await running.drain("rollout")
+    assert not fleet.drained.is_set()
+
+
 async def test_one_look_without_reporting(target):
     greeting = hello(port=target.port)
     sample = await Agent(AgentConfig(VLLM, target.url, [], greeting, interval_s=0.01)).look_once()
