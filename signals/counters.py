@@ -69,7 +69,6 @@ class CounterTrack:
 class EnvoyCounters:
     """What one Envoy has told, under Envoy's own names."""
 
-    frontend: str
     heard_at: float | None = None
     demand: dict[str, CounterTrack] = field(default_factory=dict)
     """`<model spelling>/<class>` -> requests."""

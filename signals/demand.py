@@ -19,12 +19,15 @@ Pure: no I/O and no clock; times are monotonic seconds of the receiver.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from signals.counters import COMPLETED, CONNECT_FAILURES, RETRIES, SENT, CounterTrack, EnvoyCounters
+from signals.counters import EnvoyCounters
 from signals.metrics_codec import Flush
+from signals.traffic import Answers, EngineTraffic, EnvoyNames, Traffic, add_up, traffic_of
+
+__all__ = ["Answers", "Demand", "DemandPoint", "DemandState", "DemandView", "EngineTraffic", "EnvoyNames"]
 
 _FORGET_AFTER_S = 3600.0
 
@@ -40,18 +43,6 @@ class DemandState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class EnvoyNames:
-    """What Envoy's names stand for. Names that are not listed are ignored."""
-
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """`<model in Envoy's spelling>/<class>` of the demand counter -> key."""
-    composites: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Composite cluster -> (key, engine that is tried first)."""
-    members: Mapping[str, str] = field(default_factory=dict)
-    """Member cluster -> engine."""
-
-
-@dataclass(frozen=True, slots=True)
 class DemandPoint:
     """Demand of one front-end for one key."""
 
@@ -61,30 +52,6 @@ class DemandPoint:
     age_s: float
     """Since the latest flush of any Envoy of the front-end."""
     state: DemandState
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """Final answers, and retries, of one front-end and key for requests first sent to one engine."""
-
-    completed_rps: float
-    completed_total: float
-    retry_rps: float
-    retry_total: float
-
-
-@dataclass(frozen=True, slots=True)
-class EngineTraffic:
-    """What one front-end's Envoys see of one engine."""
-
-    sent_rps: float
-    """Attempts, retries included."""
-    sent_total: float
-    connect_failures_total: float
-    active: float | None
-    """Requests in flight at the latest flush; None when Envoy does not tell."""
-    rtt_ms: float | None
-    """Mean TCP connect time (Envoy counts whole ms), None until a connection was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +69,32 @@ class DemandView:
 
 
 @dataclass(slots=True)
-class _Sum:
-    """A counter summed over Envoys and clusters. `rps` is None while every part is a base line only."""
+class _Envoy:
+    counters: EnvoyCounters
+    heard_at: float
+    traffic: Traffic
 
-    total: float = 0.0
-    rps: float | None = None
 
-    def add(self, track: CounterTrack, factor: float) -> None:
-        self.total += track.total
-        if (rate := track.rate.value) is not None:
-            self.rps = (self.rps or 0.0) + rate * factor
+@dataclass(slots=True)
+class _Frontend:
+    """The Envoys of one front-end, and their sum as long as none has flushed since."""
+
+    envoys: dict[str, _Envoy] = field(default_factory=dict)
+    demand: Traffic | None = None
+    answers: dict[tuple[str, str, str], Answers] = field(default_factory=dict)
+    engines: dict[Pair, EngineTraffic] = field(default_factory=dict)
+
+    def add_up(self, name: str, factors: Mapping[str, float]) -> Traffic:
+        """The sum over the Envoys; `factors` by node id where a rate does not count in full."""
+        if self.demand is None or factors:
+            parts = [(envoy.traffic, factors.get(node, 1.0)) for node, envoy in self.envoys.items()]
+            total = parts[0][0] if len(parts) == 1 and not factors else add_up(parts)
+            self.answers = {(name, *pair): found.answers() for pair, found in total.answers.items()}
+            self.engines = {(name, engine): found.traffic() for engine, found in total.engines.items()}
+            # What a factor went into is not kept: factors change with time alone.
+            self.demand = None if factors else total
+            return total
+        return self.demand
 
 
 class Demand:
@@ -126,21 +109,37 @@ class Demand:
         hold_s: float = 120.0,
         half_life_s: float = 120.0,
     ) -> None:
-        self.names = names or EnvoyNames()
-        """May be replaced at any time (policy reload): counters are kept under Envoy's names."""
         self.window_s = window_s
         """May be changed at any time."""
+        self._names = names or EnvoyNames()
         self._stale_after_s = stale_after_s
         self._hold_s = hold_s
         self._half_life_s = half_life_s
-        self._envoys: dict[Pair, EnvoyCounters] = {}
+        self._frontends: dict[str, _Frontend] = {}
         self._saved: Mapping[Pair, float] = {}
         self._saved_at = 0.0
 
+    @property
+    def names(self) -> EnvoyNames:
+        """May be replaced at any time (policy reload): counters are kept under Envoy's names."""
+        return self._names
+
+    @names.setter
+    def names(self, names: EnvoyNames) -> None:
+        self._names = names
+        for frontend in self._frontends.values():
+            frontend.demand = None
+            for envoy in frontend.envoys.values():
+                envoy.traffic = traffic_of(envoy.counters, names)
+
     def observe(self, frontend: str, node_id: str, flush: Flush, now: float) -> None:
         """Take one flush of the Envoy `node_id` of `frontend`."""
-        envoy = self._envoys.setdefault((frontend, node_id), EnvoyCounters(frontend))
-        envoy.observe(flush, now, self.window_s / 2)
+        found = self._frontends.setdefault(frontend, _Frontend())
+        envoy = found.envoys.get(node_id)
+        counters = EnvoyCounters() if envoy is None else envoy.counters
+        counters.observe(flush, now, self.window_s / 2)
+        found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names))
+        found.demand = None
 
     def restore(self, saved: Mapping[Pair, float], now: float) -> None:
         """Start from the demand (req/s) of an earlier run.
@@ -153,27 +152,43 @@ class Demand:
     def view(self, now: float) -> DemandView:
         """All that is known at `now`."""
         self._forget(now)
+        demand: dict[Pair, DemandPoint] = {}
+        answers: dict[tuple[str, str, str], Answers] = {}
+        engines: dict[Pair, EngineTraffic] = {}
         ages: dict[str, float] = {}
-        for envoy, age_s in self._ages(now):
-            ages[envoy.frontend] = min(ages.get(envoy.frontend, math.inf), age_s)
-        parts = [(envoy, self._factor(age_s, ages[envoy.frontend])) for envoy, age_s in self._ages(now)]
-        return DemandView(
-            demand=self._demand(parts, ages, now),
-            answers=self._answers(parts),
-            engines=self._engines(parts),
-            age_s=ages,
-        )
-
-    def _ages(self, now: float) -> Iterator[tuple[EnvoyCounters, float]]:
-        for envoy in self._envoys.values():
-            assert envoy.heard_at is not None, "an Envoy is only kept with its first flush"
-            yield envoy, now - envoy.heard_at
+        for name, frontend in self._frontends.items():
+            ages[name] = min(now - envoy.heard_at for envoy in frontend.envoys.values())
+            total = frontend.add_up(name, self._factors(frontend, ages[name], now))
+            for key, found in total.demand.items():
+                if found.rps is not None:
+                    state = self._state(ages[name])
+                    demand[name, key] = DemandPoint(found.rps, found.total, ages[name], state)
+            answers |= frontend.answers
+            engines |= frontend.engines
+        return DemandView(demand | self._from_saved(demand, ages, now), answers, engines, ages)
 
     def _forget(self, now: float) -> None:
-        ages = {name: now - (envoy.heard_at or 0.0) for name, envoy in self._envoys.items()}
-        for name, age_s in ages.items():
-            if age_s > _FORGET_AFTER_S:
-                del self._envoys[name]
+        for name, frontend in list(self._frontends.items()):
+            for node_id, envoy in list(frontend.envoys.items()):
+                if now - envoy.heard_at > _FORGET_AFTER_S:
+                    del frontend.envoys[node_id]
+                    frontend.demand = None
+            if not frontend.envoys:
+                del self._frontends[name]
+
+    def _factors(self, frontend: _Frontend, frontend_age_s: float, now: float) -> dict[str, float]:
+        """What still counts of the rates of Envoys not heard lately, by node id."""
+        return {
+            node_id: self._factor(now - envoy.heard_at, frontend_age_s)
+            for node_id, envoy in frontend.envoys.items()
+            if now - envoy.heard_at > self._stale_after_s
+        }
+
+    def _factor(self, age_s: float, frontend_age_s: float) -> float:
+        """`frontend_age_s` is the age of the Envoy's liveliest sibling."""
+        if age_s > self._stale_after_s >= frontend_age_s:
+            return math.exp(-(age_s - self._stale_after_s) / (self.window_s / 2))
+        return self._decay(age_s)
 
     def _state(self, age_s: float) -> DemandState:
         if age_s <= self._stale_after_s:
@@ -182,27 +197,6 @@ class Demand:
 
     def _decay(self, age_s: float) -> float:
         return float(0.5 ** (max(0.0, age_s - self._hold_s) / self._half_life_s))
-
-    def _factor(self, age_s: float, frontend_age_s: float) -> float:
-        """What still counts of an Envoy's rates; `frontend_age_s` is the age of its liveliest sibling."""
-        if age_s > self._stale_after_s >= frontend_age_s:
-            return math.exp(-(age_s - self._stale_after_s) / (self.window_s / 2))
-        return self._decay(age_s)
-
-    def _demand(
-        self, parts: list[tuple[EnvoyCounters, float]], ages: Mapping[str, float], now: float
-    ) -> dict[Pair, DemandPoint]:
-        sums: dict[Pair, _Sum] = {}
-        for envoy, factor in parts:
-            for spelling, track in envoy.demand.items():
-                if key := self.names.keys.get(spelling):
-                    sums.setdefault((envoy.frontend, key), _Sum()).add(track, factor)
-        points = {
-            pair: DemandPoint(part.rps, part.total, ages[pair[0]], self._state(ages[pair[0]]))
-            for pair, part in sums.items()
-            if part.rps is not None
-        }
-        return points | self._from_saved(points, ages, now)
 
     def _from_saved(
         self, points: Mapping[Pair, DemandPoint], ages: Mapping[str, float], now: float
@@ -217,53 +211,3 @@ class Demand:
                 total = point.total if point else 0.0
                 held[pair] = DemandPoint(rps * self._decay(age_s), total, age_s, state)
         return held
-
-    def _answers(self, parts: list[tuple[EnvoyCounters, float]]) -> dict[tuple[str, str, str], Answers]:
-        sums: dict[tuple[str, str, str], dict[str, _Sum]] = {}
-        for envoy, factor in parts:
-            for (metric, cluster), track in envoy.clusters.items():
-                if composite := self.names.composites.get(cluster):
-                    by_metric = sums.setdefault((envoy.frontend, *composite), {})
-                    by_metric.setdefault(metric, _Sum()).add(track, factor)
-        return {name: _to_answers(by_metric) for name, by_metric in sums.items()}
-
-    def _engines(self, parts: list[tuple[EnvoyCounters, float]]) -> dict[Pair, EngineTraffic]:
-        sums: dict[Pair, _EngineSums] = {}
-        for envoy, factor in parts:
-            for (metric, cluster), track in envoy.clusters.items():
-                if engine := self.names.members.get(cluster):
-                    seen = sums.setdefault((envoy.frontend, engine), _EngineSums())
-                    seen.counters.setdefault(metric, _Sum()).add(track, factor)
-            for cluster, active in envoy.active.items():
-                if engine := self.names.members.get(cluster):
-                    seen = sums.setdefault((envoy.frontend, engine), _EngineSums())
-                    seen.active = (seen.active or 0.0) + active * factor
-            for cluster, (ms_rate, rate) in envoy.connect.items():
-                if engine := self.names.members.get(cluster):
-                    seen = sums.setdefault((envoy.frontend, engine), _EngineSums())
-                    seen.connect_ms += ms_rate.weighted
-                    seen.connects += rate.weighted
-        return {pair: seen.traffic() for pair, seen in sums.items()}
-
-
-@dataclass(slots=True)
-class _EngineSums:
-    counters: dict[str, _Sum] = field(default_factory=dict)
-    active: float | None = None
-    connect_ms: float = 0.0
-    connects: float = 0.0
-
-    def traffic(self) -> EngineTraffic:
-        sent = self.counters.get(SENT, _Sum())
-        return EngineTraffic(
-            sent_rps=sent.rps or 0.0,
-            sent_total=sent.total,
-            connect_failures_total=self.counters.get(CONNECT_FAILURES, _Sum()).total,
-            active=self.active,
-            rtt_ms=self.connect_ms / self.connects if self.connects else None,
-        )
-
-
-def _to_answers(by_metric: Mapping[str, _Sum]) -> Answers:
-    completed, retries = by_metric.get(COMPLETED, _Sum()), by_metric.get(RETRIES, _Sum())
-    return Answers(completed.rps or 0.0, completed.total, retries.rps or 0.0, retries.total)
