@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from headrace.control_plane.served import Served
-from headrace.control_plane.table import Limits, routing_table
+from headrace.control_plane.table import Limits, Tables
 from headrace.policy import Policy
 from signals.membership import Membership
 from signals.replicas import ReplicaKey
@@ -45,11 +45,12 @@ class Publisher:
     def publish(self) -> None:
         """Translate and publish for every front-end; unchanged content is neither encoded nor sent again."""
         members = self._membership.view()
+        tables = Tables(self.policy, members, self.served, self.limits)
         sequence: dict[str, int] = {}
         for frontend in self.policy.frontends:
             try:
-                table = routing_table(self.policy, members, self.served, self.limits, frontend)
-                sequence[frontend] = self._xds.publish(frontend, self._translator.translate(table, frontend))
+                snapshot = self._translator.translate(tables.of(frontend), frontend)
+                sequence[frontend] = self._xds.publish(frontend, snapshot)
             except SnapshotError as error:
                 self._tell(frontend, error.problems)
             except ValueError as error:

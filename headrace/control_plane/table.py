@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.control_plane.rules import host_port
 from headrace.control_plane.served import Row, Served
@@ -41,58 +41,70 @@ class Limits:
     requests: Mapping[Row, Mapping[str, int]] = field(default_factory=dict)
 
 
-def routing_table(
-    policy: Policy, members: MembershipView, served: Served, limits: Limits, frontend: str
-) -> RoutingTable:
-    """Return everything that the Envoys of `frontend` serve from."""
-    splits = tuple(
-        _split(policy, served, limits, frontend, model, cls)
-        for model, cls in policy.keys()  # noqa: SIM118  # not a mapping
-    )
-    used = sorted(
-        {name for split in splits for name in (*split.fallback, *dict(split.entries))} & policy.engines.keys()
-    )
-    reached = {name: _Reach.of(policy, members, frontend, policy.engines[name]) for name in used}
-    return RoutingTable(
-        fleet=policy.fleet,
-        listeners=_listeners(policy),
-        classes=tuple(
-            TrafficClass(name, item.match.header, item.match.value) if item.match else TrafficClass(name)
-            for name, item in policy.classes.items()
-        ),
-        match_order=policy.match_order,
-        models=_models(policy),
-        engines={name: reach.engine for name, reach in reached.items()},
-        frontends={
-            frontend: FrontendRouting(
-                frontend, splits, {name: reach.endpoints for name, reach in reached.items()}
-            )
-        },
-        answers=_answers(policy),
-    )
+class Tables:
+    """The routing tables of all front-ends at one moment; what front-ends share is made once."""
+
+    def __init__(self, policy: Policy, members: MembershipView, served: Served, limits: Limits) -> None:
+        self._policy = policy
+        self._members = members
+        self._served = served
+        self._limits = limits
+        self._reached: dict[tuple[str, bool], _Reach] = {}
+        self._common = RoutingTable(
+            fleet=policy.fleet,
+            listeners=_listeners(policy),
+            classes=_classes(policy),
+            match_order=policy.match_order,
+            models=_models(policy),
+            engines={},
+            frontends={},
+            answers=_answers(policy),
+        )
+
+    def of(self, frontend: str) -> RoutingTable:
+        """Return everything that the Envoys of a front-end serve from."""
+        splits = tuple(
+            _split(self._policy, self._served, self._limits, frontend, spec.model, spec.traffic_class)
+            for spec in self._policy.key_specs.values()
+        )
+        named = {name for split in splits for name in (*split.fallback, *dict(split.entries))}
+        reached = {name: self._reach(frontend, name) for name in sorted(named & self._policy.engines.keys())}
+        endpoints = {name: reach.endpoints for name, reach in reached.items()}
+        return replace(
+            self._common,
+            engines={name: reach.engine for name, reach in reached.items()},
+            frontends={frontend: FrontendRouting(frontend, splits, endpoints)},
+        )
+
+    def _reach(self, frontend: str, engine: str) -> _Reach:
+        spec = self._policy.engines[engine]
+        key = (engine, self._policy.frontends[frontend].region == spec.region)
+        if (found := self._reached.get(key)) is None:
+            found = self._reached[key] = _Reach.of(self._policy, self._members, spec, home=key[1])
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """One engine as one front-end sees it: the home front-end checks health, others may dial a gateway."""
+    """One engine as a front-end sees it: those at home check its health, others may dial a gateway."""
 
     engine: Engine
     endpoints: tuple[Endpoint, ...]
 
     @classmethod
-    def of(cls, policy: Policy, members: MembershipView, frontend: str, spec: EngineSpec) -> _Reach:
-        home = policy.frontends[frontend].region == spec.region
+    def of(cls, policy: Policy, members: MembershipView, spec: EngineSpec, *, home: bool) -> _Reach:
         gateway = policy.regions[spec.region].gateway
         if gateway and not home:
             host, port = host_port(gateway)
             endpoints: tuple[Endpoint, ...] = (Endpoint(f"{spec.region}-gateway", host, port),)
-        else:
-            endpoints = tuple(
-                endpoint(replica)
-                for replica in members.engines.get(spec.name, ())
-                if replica.member and replica.state is not ReplicaState.STARTING
-            )
-        return cls(_engine(spec, home, endpoints), endpoints)
+            return cls(_engine(spec, home, dns=not _is_ip(host)), endpoints)
+        endpoints = tuple(
+            endpoint(replica)
+            for replica in members.engines.get(spec.name, ())
+            if replica.member and replica.state is not ReplicaState.STARTING
+        )
+        pool = spec.members.dns or spec.members.gateway
+        return cls(_engine(spec, home, dns=pool is not None and not _is_ip(host_port(pool)[0])), endpoints)
 
 
 def endpoint(replica: Replica) -> Endpoint:
@@ -106,7 +118,7 @@ def endpoint(replica: Replica) -> Endpoint:
     )
 
 
-def _engine(spec: EngineSpec, home: bool, endpoints: tuple[Endpoint, ...]) -> Engine:
+def _engine(spec: EngineSpec, home: bool, *, dns: bool) -> Engine:
     guard = spec.protection
     checked = guard.health_check.enabled and (home or guard.health_check.scope == "all")
     return Engine(
@@ -120,7 +132,8 @@ def _engine(spec: EngineSpec, home: bool, endpoints: tuple[Endpoint, ...]) -> En
         health_check=_health_check(spec) if checked else None,
         outlier_detection=_outliers(spec),
         max_requests=_UNBOUNDED if guard.breakers.max_requests == "auto" else guard.breakers.max_requests,
-        dns=any(not _is_ip(item.address) for item in endpoints) or bool(spec.members.dns),
+        panic_threshold_percent=guard.panic_threshold_percent,
+        dns=dns,
     )
 
 
@@ -187,6 +200,13 @@ def _fallbacks(policy: Policy, served: Served, row: Row) -> dict[str, str]:
     return {engine: planned.get(engine, other) for engine, other in others.items() if other != engine}
 
 
+def _classes(policy: Policy) -> tuple[TrafficClass, ...]:
+    return tuple(
+        TrafficClass(name, item.match.header, item.match.value) if item.match else TrafficClass(name)
+        for name, item in policy.classes.items()
+    )
+
+
 def _models(policy: Policy) -> tuple[Model, ...]:
     return tuple(
         Model(
@@ -198,6 +218,7 @@ def _models(policy: Policy) -> tuple[Model, ...]:
             stream_idle_s=item.stream_idle_s,
             longest_generation_s=item.longest_generation_s,
             per_try_timeout_s=item.first_byte_timeout_s,
+            same_engine_retries=policy.protection.retries.same_engine,
         )
         for name, item in policy.models.items()
     )

@@ -55,10 +55,6 @@ from xds_server.translate import endpoints as eds
 from xds_server.translate import names
 from xds_server.translate.packing import ads, overwrite, pack
 
-ATTEMPTS = 3
-"""Length of every composite: the engine, the engine again, the fallback. Retries are one less: more would
-hide an engine's own error behind "no healthy upstream"."""
-
 DEFAULT_RETRY_LIMIT = 10
 """Concurrent retries of a composite for which the runtime layer names no limit."""
 
@@ -89,13 +85,16 @@ def member(traffic_class: str, engine: Engine, dns_endpoints: Iterable[Endpoint]
     return encoded + _service(name)
 
 
-def composite(model: str, traffic_class: str, engine: str, fallback: str | None) -> bytes:
-    """Encode the cluster that chooses a member by attempt: engine, engine, fallback.
+def composite(model: str, traffic_class: str, engine: str, fallback: str | None, same_engine: int) -> bytes:
+    """Encode the cluster that chooses a member by attempt: the engine, the engine `same_engine` times more,
+    the fallback. It is one longer than the route has retries: with more retries "no healthy upstream" would
+    hide an engine's own error.
 
     An entry without a usable replica is passed over within the same attempt, so an engine that is known to
-    be gone costs no retry. Without a fallback the engine is tried a third time, to keep the length.
+    be gone costs no retry. Without a fallback the engine is tried once more, to keep the length.
     """
-    members = [names.member(traffic_class, each) for each in (engine, engine, fallback or engine)]
+    tried = [engine] * (1 + same_engine) + [fallback or engine]
+    members = [names.member(traffic_class, each) for each in tried]
     attempts = views.encode("CompositeCluster", {"clusters": [{"name": each} for each in members]})
     kind = {"name": "envoy.clusters.composite", "typed_config": {"type_url": _COMPOSITE, "value": attempts}}
     name = names.composite(model, traffic_class, engine)
@@ -185,7 +184,7 @@ def _common_lb(engine: Engine) -> ClusterCommonLbConfig:
     """Never send to a replica known to be unhealthy; apply health changes at once."""
     bounded = engine.hash_balance_factor
     return ClusterCommonLbConfig(
-        healthy_panic_threshold=Percent(value=0.0),
+        healthy_panic_threshold=Percent(value=engine.panic_threshold_percent),
         update_merge_window=timedelta(0),
         consistent_hashing_lb_config=(
             ClusterCommonLbConfigConsistentHashingLbConfig(hash_balance_factor=bounded) if bounded else None

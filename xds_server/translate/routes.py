@@ -39,7 +39,6 @@ from envoy_data_plane.envoy.type.v3 import FractionalPercent, TokenBucket
 from xds_server import views
 from xds_server.routing import SHED, TOTAL_WEIGHT, Model, Split
 from xds_server.translate import direct, names
-from xds_server.translate.clusters import ATTEMPTS
 from xds_server.translate.errors import JSON
 from xds_server.translate.packing import exactly, overwrite, pack, regex
 from xds_server.translate.session_keys import body_fields, hash_policy
@@ -167,7 +166,7 @@ def _retry_policy(model: Model) -> RetryPolicy:
     limit = model.per_try_timeout_s
     return RetryPolicy(
         retry_on=RETRY_ON,
-        num_retries=ATTEMPTS - 1,
+        num_retries=model.same_engine_retries + 1,
         retriable_status_codes=[503],
         per_try_timeout=None if limit is None else timedelta(seconds=limit),
         retry_host_predicate=[

@@ -64,6 +64,7 @@ class _Translation:
     def __init__(self, table: RoutingTable, frontend: FrontendRouting, memo: Memo) -> None:
         self.table = table
         self.memo = memo
+        self.same_engine_retries = {model.name: model.same_engine_retries for model in table.models}
         self.frontend = frontend.name
         self.endpoints = frontend.endpoints
         self.splits = sorted(frontend.splits, key=lambda split: (split.model, split.traffic_class))
@@ -89,8 +90,9 @@ class _Translation:
         yield self.memo.get((EDS, "shed", key), _shed_endpoints, *key)
 
     def _composite(self, split: Split, engine: str) -> Resource:
-        inputs = (split.model, split.traffic_class, engine, split.fallback.get(engine))
-        return self.memo.get((CDS, inputs[:3]), _composite, *inputs)
+        key = (split.model, split.traffic_class, engine)
+        same_engine = self.same_engine_retries[split.model]
+        return self.memo.get((CDS, key), _composite, *key, split.fallback.get(engine), same_engine)
 
     def _members(self) -> list[tuple[str, Engine]]:
         """List (class, engine) of every engine that some key may use, in order of name."""
@@ -138,9 +140,11 @@ def _shed_endpoints(model: str, traffic_class: str) -> Resource:
     return Resource(EDS.url, name, endpoints.refusal(name))
 
 
-def _composite(model: str, traffic_class: str, engine: str, fallback: str | None) -> Resource:
+def _composite(
+    model: str, traffic_class: str, engine: str, fallback: str | None, same_engine: int
+) -> Resource:
     name = names.composite(model, traffic_class, engine)
-    return Resource(CDS.url, name, clusters.composite(model, traffic_class, engine, fallback))
+    return Resource(CDS.url, name, clusters.composite(model, traffic_class, engine, fallback, same_engine))
 
 
 def _member(traffic_class: str, engine: Engine, dns_endpoints: tuple[Endpoint, ...] = ()) -> Resource:

@@ -9,7 +9,7 @@ import yaml
 
 from headrace.control_plane.rounds import Inputs, Result, enforce, plan_round
 from headrace.control_plane.served import Served
-from headrace.control_plane.table import Limits, routing_table
+from headrace.control_plane.table import Limits, Tables
 from headrace.policy import Policy, load
 from headrace.problem import EngineState, PlanningRules
 from optimizer import Partition, Warm
@@ -62,7 +62,7 @@ def planned(policy: Policy, served: Served | None = None) -> Served:
 
 
 def bodies(policy: Policy, frontend: str) -> list[tuple[str, str, bytes]]:
-    table = routing_table(policy, everyone(policy), planned(policy), Limits(), frontend)
+    table = Tables(policy, everyone(policy), planned(policy), Limits()).of(frontend)
     snapshot = translate(table, frontend)
     return [
         (url, name, resource.body)
@@ -80,7 +80,7 @@ def test_the_order_of_keys_in_the_policy_changes_no_byte(tmp_path: Path):
 def test_no_engine_outside_the_jurisdiction_has_a_cluster_in_a_front_end_with_residency():
     policy = load(FLEET)
     assert policy.frontends[EU].residency
-    table = routing_table(policy, everyone(policy), planned(policy), Limits(), EU)
+    table = Tables(policy, everyone(policy), planned(policy), Limits()).of(EU)
     assert table.engines
     assert {policy.jurisdiction(engine) for engine in table.engines} == {"eu"}
 
@@ -101,7 +101,7 @@ def test_a_key_that_nobody_may_serve_any_more_is_answered_503_with_the_reason():
     key = next(key for key in policy.key_specs if policy.eligible(EU, key).engines)
     foreign = next(e for e, spec in policy.engines.items() if spec.jurisdiction != "eu")
     kept = enforce(policy, Served(7, {(EU, key): Partition.fresh({foreign: 1.0})}))
-    table = routing_table(policy, everyone(policy), kept, Limits(), EU)
+    table = Tables(policy, everyone(policy), kept, Limits()).of(EU)
     split = next(s for s in table.frontends[EU].splits if f"{s.model}/{s.traffic_class}" == key)
     assert split.entries == ()
     assert split.reason == "no engine is eligible"
@@ -113,7 +113,7 @@ def test_draining_replicas_are_shown_as_draining_and_starting_ones_not_at_all():
     engine = next(name for name, spec in policy.engines.items() if spec.region == US)
 
     def shown(state: ReplicaState) -> list[Health]:
-        table = routing_table(policy, everyone(policy, state), served, Limits(), US)
+        table = Tables(policy, everyone(policy, state), served, Limits()).of(US)
         return [endpoint.health for endpoint in table.frontends[US].endpoints[engine]]
 
     assert shown(ReplicaState.DRAINING) == [Health.DRAINING] * 3
@@ -122,7 +122,7 @@ def test_draining_replicas_are_shown_as_draining_and_starting_ones_not_at_all():
 
 def test_an_engine_of_another_region_is_reached_through_that_regions_gateway():
     policy = load(FLEET)
-    table = routing_table(policy, everyone(policy), planned(policy), Limits(), US)
+    table = Tables(policy, everyone(policy), planned(policy), Limits()).of(US)
     engine = next(
         name
         for name in table.engines
