@@ -12,19 +12,19 @@ from headrace.drill.evidence import Counters, Evidence, Sample, arrived
 _SLOW_FACTOR = 2.0
 """A second is bad when half of its answers took longer than this many times the calm median."""
 _DEAD_BAND = 0.08
-"""Shares that move by less do not turn: at the rates of drills the noise of demand alone moves them by 0.05."""
+"""Shares that move by less do not turn: at the drills' rates the noise of demand alone moves them by 0.05."""
 
 
 def usual(evidence: Evidence, reacted: Callable[[Sample, Sample], bool] | None) -> Figures:
     """The figures of every drill.
 
-    Counts are of requests that arrived since the fault began; latencies (whole answers, end to end) compare
-    those during the fault with those before it.
+    Counts are of requests that ended since the fault began, so those that it caught under way are among
+    them; latencies (whole answers, end to end) compare what arrived during the fault with what came before.
     """
     records = evidence.all_records()
     calm = arrived(records, evidence.calm_from, evidence.fault_from)
     hurt = arrived(records, evidence.fault_from, evidence.fault_to)
-    since = arrived(records, evidence.fault_from, evidence.end)
+    since = [record for record in records if record.arrived_at + record.e2e_s >= evidence.fault_from]
     figures: Figures = {
         "requests": len(since),
         "failed": sum(record.failure is not None for record in since),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from headrace.drill.drill import ENGINE, FRONTEND, NO_CUT, NO_FAILURE, Drill, Figures, Target
+from headrace.drill.drill import ENGINE, FRONTEND, NO_CUT, NO_FAILURE, Drill, Figures, Stream, Target
 from headrace.drill.evidence import Evidence, Sample
 from headrace.drill.figures import largest_move
 from headrace.drill.hands import Hands
@@ -119,6 +119,7 @@ DRILLS = (
         _drain_most,
         _undrain_most,
         figures=_kept,
+        streams=(Stream("all", calm=0.4),),
     ),
     Drill(
         "flapping-replica",

@@ -39,6 +39,7 @@ class EngineServer:
         self._wall_clock = wall_clock
         self._stopping = asyncio.Event()
         self._exit_code = 0
+        self._draining: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         self.admin_port: int | None = None
@@ -144,8 +145,10 @@ class EngineServer:
             await self._listen(self.port)
         await self._mute(faults.mute)
         if faults.drain and not self.app.draining:
-            self._spawn(self._drain())
+            self._draining = self._spawn(self._drain())
         elif not faults.drain and self.app.draining:
+            if self._draining is not None:
+                self._draining.cancel()
             self.app.draining, self.app.accepting = False, True
             self._notify()
         if faults.crash:

@@ -136,6 +136,17 @@ async def test_a_drain_fault_is_reported_and_taken_back(start, listener):
     await listener.sample(lambda sample: sample.state == State.READY)
 
 
+async def test_a_drain_taken_back_before_its_acknowledgement_refuses_nothing_later(start, listener):
+    _, client = await start(report_to=(listener.address,))
+    await client.faults(drain=True)
+    await listener.sample(lambda sample: sample.state == State.DRAINING)
+    await client.faults(drain=False)
+    listener.acknowledge.set()
+    await listener.sample(lambda sample: sample.state == State.READY)
+    async with client.post(chat()) as response:
+        assert response.status == 200
+
+
 async def test_a_mute_engine_serves_and_reports_again_when_the_fault_is_lifted(start, listener):
     server, client = await start(report_to=(listener.address,))
     await listener.sample(lambda sample: True)
