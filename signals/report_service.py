@@ -19,7 +19,7 @@ from signals.admission import Admission
 from signals.membership import Membership
 from signals.messages import METHOD
 from signals.probe import Prober
-from signals.refusals import Refusals
+from signals.refusals import RefusedReporter, Refusals
 from signals.replicas import ReplicaKey
 from signals.report_stream import ReportLimits, ReportStream, StreamContext
 
@@ -49,16 +49,18 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
         *,
         limits: ReportLimits | None = None,
         on_result: Callable[[str], None] = lambda result: None,
+        on_refused: Callable[[RefusedReporter], None] = lambda refused: None,
         drained: Callable[[ReplicaKey], Awaitable[None]] = _never,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Every message ends in one result of `report_stream.RESULTS`, given to `on_result`.
+        """Every message ends in one result of `report_stream.RESULTS`, given to `on_result`. `on_refused` is
+        called for a reporter that is refused, at most once a minute each.
         `drained(key)` returns when every connected Envoy acknowledged an EDS without the replica.
         """
         self.admission = admission
         """The rules in force; may be replaced at any time."""
-        self.refusals = Refusals()
+        self.refusals = Refusals(on_refused)
         """Who is refused, and why."""
         self._membership = membership
         self._clock = clock
