@@ -17,6 +17,17 @@ from optimizer.problem import UNITS
 
 Entry = tuple[str, int]
 
+SLACK = 0.02
+"""Movement that tidying up may add, relative to the movement that new shares need anyway."""
+
+SWAPS = 8
+"""Most intervals tidied up at a time."""
+
+
+def entry_limit(destinations: int) -> int:
+    """Intervals from which a partition is tidied up; measured, not proved: it stays below twice this."""
+    return 4 * destinations + 8
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -43,12 +54,18 @@ class Partition:
         """A partition without history; a pure function of the shares."""
         return cls(_merge(sorted(to_units(shares).items())))
 
-    def relabel(self, shares: Mapping[str, float]) -> Partition:
-        """The partition for new shares that moves the least possible part of the hash space."""
+    def relabel(self, shares: Mapping[str, float], slack: float = SLACK) -> Partition:
+        """The partition for new shares that moves the least possible part of the hash space.
+
+        Only while it has more than `entry_limit` intervals, small ones are swapped away; that moves at most
+        `slack` times the least movement more (0: never).
+        """
         target = to_units(shares)
         if not self.entries or not target:
             return Partition.fresh(shares)
-        return Partition(_merge(_hand_over(self.entries, target)))
+        entries = _merge(_hand_over(self.entries, target))
+        least = sum(max(0, width - self.units.get(name, 0)) for name, width in target.items())
+        return Partition(_compact(entries, int(slack * least), entry_limit(len(target))))
 
     @property
     def units(self) -> dict[str, int]:
@@ -159,6 +176,42 @@ def _take(wanted: dict[str, int], name: str, width: int, out: list[Entry]) -> in
     if not wanted[name]:
         del wanted[name]
     return taken
+
+
+def _compact(entries: tuple[Entry, ...], budget: int, limit: int) -> tuple[Entry, ...]:
+    """Swap the smallest intervals into a neighbour, which pays back at another border of the two owners."""
+    out = list(entries)
+    for _ in range(SWAPS):
+        if len(out) <= limit:
+            break
+        for i in sorted(range(len(out)), key=lambda i: (out[i][1], i))[:SWAPS]:
+            width = out[i][1]
+            swapped = _swap(out, i) if 2 * width <= budget else None
+            if swapped is not None:
+                out, budget = swapped, budget - 2 * width
+                break
+        else:
+            break
+    return tuple(out)
+
+
+def _swap(entries: list[Entry], i: int) -> list[Entry] | None:
+    """Entries in which interval i belongs to a neighbour's owner, or None when no border can pay it back."""
+    name, width = entries[i]
+    sides = [j for j in (i - 1, i + 1) if 0 <= j < len(entries)]
+    for side in sides:
+        owner = entries[side][0]
+        for j, (other, size) in enumerate(entries):
+            if other != owner or size <= width or j in (i - 1, i + 1):
+                continue
+            for k in (j - 1, j + 1):
+                if 0 <= k < len(entries) and k != i and entries[k][0] == name:
+                    new = list(entries)
+                    new[i] = (owner, width)
+                    new[j] = (owner, size - width)
+                    new[k] = (name, new[k][1] + width)
+                    return list(_merge(new))
+    return None
 
 
 def _merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
