@@ -82,6 +82,8 @@ class Engine:
     outlier_detection: OutlierDetection | None = field(default_factory=OutlierDetection)
     max_requests: int = 100_000
     """Last-guard breaker per Envoy and member cluster: requests, connections and pending alike."""
+    panic_threshold_percent: float = 0.0
+    """Below this part of healthy replicas Envoy ignores health; 0 = never."""
     dns: bool = False
     """Endpoints are DNS names that Envoy resolves itself (STRICT_DNS) instead of EDS."""
 
@@ -110,6 +112,8 @@ class Model:
     stream_idle_s: float = 300.0
     longest_generation_s: float = 900.0
     per_try_timeout_s: float | None = None
+    same_engine_retries: int = 1
+    """Retries on another replica of the engine before the fallback."""
 
 
 @dataclass(frozen=True, slots=True)
