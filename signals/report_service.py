@@ -19,7 +19,7 @@ from signals.admission import Admission
 from signals.membership import Membership
 from signals.messages import METHOD
 from signals.probe import Prober
-from signals.refusals import RefusedReporter, Refusals
+from signals.refusals import Refusals, RefusedReporter
 from signals.replicas import ReplicaKey
 from signals.report_stream import ReportLimits, ReportStream, StreamContext
 
