@@ -40,12 +40,6 @@ def silent_sources(members: MembershipView, now: float) -> tuple[SilentSource, .
     return tuple(sorted(found, key=lambda source: -source.silent_s))
 
 
-def all_silent(members: MembershipView) -> bool:
-    """There are replicas that should report, and none does: the last snapshot holds."""
-    presences = [replica.presence for replica in _reporters(members)]
-    return bool(presences) and Presence.REPORTING not in presences
-
-
 def skewed(members: MembershipView) -> tuple[Replica, ...]:
     """Replicas whose clock is more than `SKEW_LIMIT_S` off ours. For people: nothing depends on it."""
     return tuple(
