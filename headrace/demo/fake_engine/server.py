@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DRAIN_ACK_LIMIT_S = 20.0
 """No control plane lets a drain wait longer (design/signals.md)."""
+_LATE_REQUESTS_S = 0.5
+"""After the acknowledgement, requests that were already on their way may still come in."""
 _CRASH_LINGER_S = 0.4
 """How long a vLLM API server outlives its engine core."""
 _FLUSH_S = 1.0
@@ -133,6 +135,7 @@ class EngineServer:
         self._notify()
         if self._reporter is not None:
             await _quietly(self._reporter.drain_acked(), DRAIN_ACK_LIMIT_S)
+            await asyncio.sleep(_LATE_REQUESTS_S + max(self._config.rtt_ms.values(), default=0.0) / 1000)
         self.app.accepting = False
 
     async def _apply(self, faults: Faults) -> None:

@@ -178,3 +178,21 @@ def test_the_advertised_address_is_one_that_can_be_dialled(host, advertise, addr
         "e", "r", (MODEL,), FAST, host=host, advertise=advertise, report_to=("127.0.0.1:7401",)
     )
     assert advertised_address(config) == address
+
+
+async def test_a_request_that_was_on_its_way_when_the_drain_was_acknowledged_is_served(start, listener):
+    _, client = await start(report_to=(listener.address,), rtt_ms={"far": 300.0})
+    late = asyncio.create_task(status_of(client, {"x-headrace-frontend": "far"}))
+    await eventually(lambda: in_flight(client))
+    listener.acknowledge.set()
+    await client.faults(drain=True)
+    assert await late == 200
+
+
+async def status_of(client, headers):
+    async with client.post(chat(), headers=headers) as response:
+        return response.status
+
+
+async def in_flight(client):
+    return (await client.json("/stats"))["in_flight"] == 1
