@@ -5,8 +5,12 @@ ARG BASE=python:3.11-slim
 FROM ${BASE} AS build
 RUN python3 -m venv /opt/headrace
 WORKDIR /src
+# Dependencies first: a change of the code alone does not fetch them again.
+COPY pyproject.toml .
+RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
+ && /opt/headrace/bin/pip install --no-cache-dir -r requirements.txt
 COPY . .
-RUN /opt/headrace/bin/pip install --no-cache-dir .
+RUN /opt/headrace/bin/pip install --no-cache-dir --no-deps .
 
 FROM ${BASE}
 RUN useradd --system --uid 10001 headrace && install -d -o headrace /var/lib/headrace
