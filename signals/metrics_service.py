@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
-from signals.demand import Demand
 from signals.identity import proof_of
-from signals.metrics_codec import MetricsDecoder
+from signals.metrics_codec import Flush, MetricsDecoder
 
 METHOD = "/envoy.service.metrics.v3.MetricsService/StreamMetrics"
 _EMPTY = b""
@@ -26,12 +25,19 @@ _EMPTY = b""
 _log = logging.getLogger(__name__)
 
 
+class FlushSink(Protocol):
+    """What takes flushes: `Demand`, or several of them."""
+
+    def observe(self, frontend: str, node_id: str, flush: Flush, now: float) -> None:
+        """Take one flush of the Envoy `node_id` of `frontend`, at monotonic seconds `now`."""
+
+
 class MetricsService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio ships no types
     """Feeds `Demand` from every Envoy's metrics stream. Add it to the xDS server's generic handlers."""
 
     def __init__(
         self,
-        demand: Demand,
+        demand: FlushSink,
         *,
         frontends: Callable[[], Iterable[str]] | None = None,
         identity: Callable[[str], Collection[str] | None] = lambda frontend: None,

@@ -123,6 +123,7 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
 
     async def stop(self, grace_s: float = 0.2) -> None:
         """End all streams and stop listening. Members stay as they were."""
+        self._streams.closing.set()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)

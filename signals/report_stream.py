@@ -86,6 +86,8 @@ class StreamContext:
     wall_clock: Callable[[], float]
     streams: Counter[str] = field(default_factory=Counter)
     """Open streams by engine."""
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """The service ends: streams that end with it say nothing of their replicas."""
 
     def interval_ms(self) -> int:
         """What reporters are to be told now."""
@@ -167,6 +169,9 @@ class ReportStream:
         self._key = key
         shared.streams[key.engine] += 1
         shared.refusals.accepted(self._context.peer(), key.engine)
+        if report is not None and report.sequence != shared.membership.sequence(key):
+            shared.on_result("replayed")
+            return
         shared.on_result("invalid" if report and report.invalid else "accepted")
         if report:
             self._follow(report.state)
@@ -268,6 +273,8 @@ class ReportStream:
         if self._key is not None:
             shared = self._shared
             shared.streams[self._key.engine] -= 1
+            if shared.closing.is_set():
+                return
             if shared.membership.leave(self._key, self._stream, shared.clock()):
                 shared.prober.lost(shared.membership.replica(self._key))
 

@@ -191,11 +191,13 @@ async def test_reporters_return_when_the_control_plane_does(fleet, reporter):
     client = reporter(hello(), lambda: Sample(state=State.READY))
     await client.connected()
     await fleet.service.stop(0)
-    await fleet.until(lambda: fleet.replicas()["r1"].presence is Presence.SILENT, "held")
-    again = ReportService(fleet.membership, admission(), on_result=lambda result: fleet.wake())
+    assert fleet.replicas()["r1"].presence is Presence.REPORTING, "its end says nothing of the replicas"
+    accepted = asyncio.Event()
+    again = ReportService(fleet.membership, admission(), on_result=lambda result: accepted.set())
     await again.start("127.0.0.1", fleet.port)
     try:
-        await fleet.until(lambda: fleet.replicas()["r1"].presence is Presence.REPORTING, "reports again")
+        async with asyncio.timeout(10):
+            await accepted.wait()
     finally:
         await again.stop()
 
