@@ -47,8 +47,10 @@ def _median(records: list[Record]) -> float | None:
     return times[len(times) // 2] if times else None
 
 
-def _goodput(evidence: Evidence, start: float, stop: float) -> float:
+def _goodput(evidence: Evidence, start: float, stop: float) -> float | None:
     """Whole answers per second that ended between, over what the plan may use."""
+    if stop <= start:
+        return None
     ended = sum(
         record.ok and start <= record.arrived_at + record.e2e_s < stop for record in evidence.all_records()
     )
