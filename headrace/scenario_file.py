@@ -154,6 +154,8 @@ class ScenarioFile(_Shape):
     period_s: Positive = 86400
     dispersion: NonNegative = 0
     events: tuple[EventFile, ...] = ()
+    correct: bool = False
+    """Learn the engines' true curves from what they report."""
     retries: RetriesFile = RetriesFile()
     tuning: TuningFile = TuningFile()
     ttft_slo_ms: Positive = 2000
@@ -241,6 +243,7 @@ class ScenarioFile(_Shape):
             period_s=self.period_s,
             events=tuple(Event(**event.model_dump()) for event in self.events),
             capacity_error={name: e.true_capacity for name, e in self.engines.items()},
+            correct=self.correct,
             retries=Retries(self.retries.max_attempts, budget, self.retries.failure_work),
             ttft_slo_ms=self.ttft_slo_ms,
             min_gain=self.min_gain,

@@ -5,6 +5,7 @@ engine, so that the mean end-to-end latency of all traffic is least and every en
 capacity. No I/O; time only through the `Warm` state's clock.
 """
 
+from optimizer.correction import Correction, Learning, ramped_replicas, with_exploration
 from optimizer.errors import ProblemError
 from optimizer.explain import Reason, ReplicaValue, explain, replica_value
 from optimizer.partition import Partition
@@ -22,11 +23,13 @@ __all__ = [
     "POLICIES",
     "SHED",
     "UNITS",
+    "Correction",
     "Decision",
     "Engine",
     "EnginePlan",
     "Harmonic",
     "Key",
+    "Learning",
     "Observed",
     "Outcome",
     "Partition",
@@ -45,6 +48,8 @@ __all__ = [
     "engine_price_range",
     "explain",
     "plan",
+    "ramped_replicas",
     "replan",
     "replica_value",
+    "with_exploration",
 ]

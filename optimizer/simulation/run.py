@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from optimizer.correction import Correction
 from optimizer.errors import ProblemError
 from optimizer.layout import Round, build_rounds
 from optimizer.plan import Plan
@@ -33,7 +34,7 @@ class Trace:
     time_s: Array
     """[P]"""
     fleet_share: Array
-    """[P, E + 1] fraction of all demand that the shares in force send to each engine, refused last."""
+    """[P, E + 1] part of the run's mean demand that the shares in force send to each engine; refused last."""
     e2e_ms: Array
     """[P] mean of the period."""
     engines: tuple[str, ...]
@@ -56,8 +57,11 @@ class _Run:
         self._scenario, self._policy, self._round = scenario, policy, round_
         self._rows = list(round_.layout.rows)
         self._warm = Warm()
+        self._learned = {name: Correction() for name in round_.layout.engines}
         self._world = World(scenario, round_)
         self._arrivals = scenario.arrivals(self._rows)
+        mean = scenario.mean_demand(self._rows).mean(axis=0)
+        self._typical = mean / max(float(mean.sum()), 1e-12)
         self._measured: Array | None = None
         self._history: deque[tuple[Tick, Array]] = deque(
             maxlen=max(1, self._periods(scenario.report_delay_s)) + 1
@@ -91,8 +95,7 @@ class _Run:
             if t % every == every - 1:
                 self._plan(now)
                 times.append(now)
-                demand = self._arrivals[max(0, t - every + 1) : t + 1].sum(axis=0)
-                shares.append(demand @ self._in_force / max(demand.sum(), 1e-12))
+                shares.append(self._typical @ self._in_force)
                 latencies.append(self._recorder.recent_e2e_ms())
         return Trace(
             self._policy,
@@ -112,6 +115,20 @@ class _Run:
             weight = 1.0 if window <= 0 else 1.0 - np.exp(-self._scenario.tick_s / window)
             before = self._scenario.mean_demand(self._rows)[0] if self._measured is None else self._measured
             self._measured = before + weight * (rate - before)
+            if self._scenario.correct:
+                self._learn(self._history[0][0])
+
+    def _learn(self, tick: Tick) -> None:
+        for j, name in enumerate(self._round.layout.engines):
+            engine = self._scenario.problem.engines[name]
+            if tick.load[j] > 0 and tick.capacity[j] > 0:
+                self._learned[name] = self._learned[name].update(
+                    engine.profile,
+                    load_rps=float(tick.load[j]) / engine.ready_replicas,
+                    dt_s=self._scenario.tick_s,
+                    tbot_ms=float(tick.tbot[j]),
+                    ttft_ms=float(tick.ttft[j]),
+                )
 
     def _plan(self, now: float) -> None:
         assert self._measured is not None, "measured from the first tick on"
@@ -153,6 +170,9 @@ class _Run:
                     if event.lost:
                         engine = dataclasses.replace(engine, ready_replicas=0.0)
                     engine = dataclasses.replace(engine, penalty=engine.penalty * event.penalty)
+            if self._scenario.correct:
+                profile = self._learned[name].apply(engine.profile)
+                engine = dataclasses.replace(engine, profile=profile)
             yield name, engine
 
     def _observed(self) -> dict[str, Observed]:

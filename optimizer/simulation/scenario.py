@@ -80,6 +80,8 @@ class Scenario:
     events: tuple[Event, ...] = ()
     capacity_error: Mapping[str, float] = field(default_factory=dict)
     """engine -> true capacity over what its profile says."""
+    correct: bool = False
+    """Learn the engines' true curves from what they report."""
     retries: Retries = Retries()
     ttft_slo_ms: float = 2000.0
     min_gain: float = 0.005
