@@ -42,7 +42,7 @@ class Replica:
 
     def __post_init__(self) -> None:
         self.answer: Callable[[Received, asyncio.StreamWriter], Awaitable[None]] = self.answer_json
-        self._arrived = asyncio.Event()
+        self.arrived = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -58,9 +58,7 @@ class Replica:
 
     async def reached(self, count: int) -> None:
         """Wait until `count` requests have come in."""
-        while len(self.received) < count:
-            self._arrived.clear()
-            await self._arrived.wait()
+        await reached(count, self)
 
     async def answer_json(self, request: Received, out: asyncio.StreamWriter) -> None:
         if self.answer_after_s:
@@ -99,7 +97,7 @@ class Replica:
             request = Received(method, path, request.headers, await _body(request, reader))
             if self.keep:
                 self.received.append(request)
-                self._arrived.set()
+                self.arrived.set()
             await self.answer(request, writer)
         await writer.drain()
 
@@ -114,6 +112,17 @@ async def _body(request: Received, reader: asyncio.StreamReader) -> bytes:
             await reader.readexactly(2)
         await reader.readexactly(2)
     return body
+
+
+async def reached(count: int, *replicas: Replica) -> None:
+    """Wait until `count` requests have come in at several replicas together."""
+    while sum(len(replica.received) for replica in replicas) < count:
+        for replica in replicas:
+            replica.arrived.clear()
+        waiting = [asyncio.create_task(replica.arrived.wait()) for replica in replicas]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
 
 
 def head(status: int, *headers: tuple[str, str]) -> bytes:

@@ -278,3 +278,37 @@ async def test_active_checks_take_out_a_replica_that_says_it_is_unwell(
 
 def _at(replica: Replica) -> Endpoint:
     return Endpoint(replica.name, "127.0.0.1", replica.port)
+
+
+async def test_a_first_byte_limit_lets_another_replica_answer(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    async with Replica("home-0") as hung, Replica("away-0") as away:
+        hung.answer = hung.never
+        pool = Pool({"home": [hung], "away": [away]})
+        table = pool.table(pool.split(entries=ALL_HOME, fallback={"home": "away"}))
+        models = tuple(replace(model, per_try_timeout_s=0.2) for model in table.models)
+        await control_plane.publish(replace(table, models=models))
+        assert (await front.chat()).served_by == "away-0"
+        away.answer = away.never
+        answer = await front.chat()
+        assert answer.status == 504
+        assert answer.reason == "timeout"
+
+
+@pytest.mark.parametrize(("balance", "used"), [(None, 1), (150, 2)])
+async def test_bounded_load_spreads_one_hot_key(
+    control_plane: ControlPlane, front: Front, balance: int | None, used: int
+) -> None:
+    async with Replica("home-0") as one, Replica("home-1") as other:
+        one.answer, other.answer = one.never, other.never
+        engines = {"home": engine("home", hash_balance_factor=balance)}
+        await control_plane.publish(Pool({"home": [one, other]}, engines).table())
+        running = []
+        for number in range(1, 21):
+            running.append(asyncio.create_task(front.chat(headers={"x-session-id": "hot"})))
+            await replica_module.reached(number, one, other)
+        assert len([each for each in (one, other) if each.received]) == used
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

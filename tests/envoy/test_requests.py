@@ -157,9 +157,20 @@ async def test_a_hundred_and_fifty_headers_reach_the_engine(front: Front, replic
     assert replica.received[0].header("x-header-149") == "y"
 
 
+async def test_the_clients_request_id_and_authorization_reach_the_engine(
+    front: Front, replica: Replica
+) -> None:
+    sent = {"x-request-id": "bench-1", "authorization": "Bearer secret", "x-session-id": "me"}
+    assert (await front.chat(headers=sent)).status == 200
+    assert {name: replica.received[0].header(name) for name in sent} == sent
+
+
 async def test_headers_over_the_limit_are_refused(front: Front, replica: Replica) -> None:
-    answer = await front.chat(headers={"x-large": "h" * (97 << 10)})
-    assert answer.status == 431
+    for headers in ({"x-large": "h" * (97 << 10)}, {f"x-header-{i}": "y" for i in range(201)}):
+        answer = await front.chat(headers=headers)
+        assert answer.status == 431
+        assert answer.reason == "headers_too_large"
+        assert error(answer.body)["code"] == "headers_too_large"
     assert not replica.received
 
 

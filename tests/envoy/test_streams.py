@@ -129,3 +129,24 @@ async def test_the_longest_generation_is_the_limit_of_every_answer(
         answer = await front.chat()
         assert answer.status == 504
         assert answer.reason == "timeout"
+
+
+async def test_a_client_that_leaves_frees_the_engine(front: Front, replica: Replica) -> None:
+    gone = asyncio.Event()
+
+    async def until_gone(request: Received, out: asyncio.StreamWriter) -> None:
+        out.write(head(200, *SSE))
+        try:
+            while True:
+                out.write(chunk(EVENTS[0]))
+                await out.drain()
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            gone.set()
+
+    replica.answer = until_gone
+    async with stream(front) as answer:
+        await answer.content.readexactly(len(EVENTS[0]))
+        answer.close()
+    async with asyncio.timeout(10):
+        await gone.wait()
