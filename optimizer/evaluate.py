@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,8 @@ class Cost:
     served_rps: float
     feasible: bool
     """Every load within capacity."""
+    overload: float
+    """Largest load above capacity, relative; infinite where there is no capacity."""
 
     @property
     def latency(self) -> float:
@@ -64,6 +67,8 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     """The cost of a flow x [R, E] and refused traffic [R], both in requests/s; `shed_price` [R] in ms."""
     layout = round_.layout
     load = loads(round_, x)
+    over = np.divide(load, round_.capacity, out=np.zeros_like(load), where=round_.capacity > 0) - 1.0
+    overload = math.inf if np.any(x[~round_.usable] > 0) else max(0.0, float(over.max(initial=0.0)))
     feasible = bool(np.all(load <= round_.capacity * OVER + 1e-12) and not np.any(x[~round_.usable] > 0))
     moved = paid_moves(round_, x)
     h, _ = round_.curves(load)
@@ -82,4 +87,5 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
         true_latency=network + float(per_engine[used] @ ttft[used] + tokens[used] @ tbot[used]),
         served_rps=float(per_engine.sum()),
         feasible=feasible,
+        overload=overload,
     )

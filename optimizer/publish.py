@@ -17,6 +17,13 @@ Array = npt.NDArray[np.float64]
 
 DEFAULT_GAIN = 0.005
 
+OVERLOAD = 0.03
+"""Load over effective capacity that published shares may reach by noise of the demand before they must go:
+it is head-room that `max_utilization` keeps, and without it every round of an overload would be forced."""
+
+SHED_STEP = 0.02
+"""Refusing less by up to this part of the demand is not yet a gain, unless nothing need be refused."""
+
 
 def decide(
     previous: Plan | Shares | None,
@@ -27,7 +34,8 @@ def decide(
     """Whether a candidate should replace what is published.
 
     Publish when f(previous) − f(candidate) − churn > h·f(previous), f the cost on the true curves and
-    h = max(min_gain, problem.max_gap); at once when the previous shares cannot stay.
+    h = max(min_gain, problem.max_gap); at once when the previous shares cannot stay. While refusing traffic,
+    noise of the demand within `OVERLOAD` and `SHED_STEP` moves nothing.
 
     Judge the full target, never a plan clipped by a step limit: judged on the clipped step it deadlocks.
     """
@@ -43,7 +51,7 @@ def decide(
     if not all(is_complete(old, round_) for round_ in rounds):
         return Decision(Outcome.FORCED, 0.0, 0.0, 0.0, "a front-end and key has no published shares")
     before, after = (_cost(rounds, shares) for shares in (old, new))
-    if not all(cost.feasible for cost in before):
+    if not all(cost.overload <= OVERLOAD for cost in before):
         return Decision(
             Outcome.FORCED,
             0.0,
@@ -56,11 +64,22 @@ def decide(
     latency = sum(cost.latency for cost in before) / demand
     churn = sum(cost.churn for cost in after) / demand
     threshold = max(min_gain, problem.max_gap) * latency
-    gain = f_old - f_new
+    gain = f_old - f_new - _small_change(rounds, old, new) / demand
     outcome = Outcome.PUBLISH if gain - churn > threshold else Outcome.NOT_WORTH
     verb = "exceeds" if outcome is Outcome.PUBLISH else "does not exceed"
     reason = f"gain {gain:.4g} ms − churn {churn:.4g} ms {verb} {threshold:.4g} ms"
     return Decision(outcome, gain, churn, threshold, reason)
+
+
+def _small_change(rounds: list[Round], old: Shares, new: Shares) -> float:
+    """Price of refusing a little less than before, ms·requests/s: no reason to move everybody's sessions."""
+    total = 0.0
+    for round_ in rounds:
+        (_, before, _), (_, after, _) = flow_of(round_, old), flow_of(round_, new)
+        saved, refused = float(before.sum() - after.sum()), float(after.sum())
+        if refused > 0.0 and 0.0 < saved <= SHED_STEP * float(round_.demand.sum()):
+            total += float((before - after) @ shed_prices(round_))
+    return total
 
 
 def _same(old: Shares, new: Shares) -> bool:
@@ -112,12 +131,4 @@ def flow_of(round_: Round, shares: Shares) -> tuple[Array, Array, bool]:
 
 
 def _broken(cost: Cost) -> Cost:
-    return Cost(
-        cost.network,
-        cost.engine,
-        cost.churn,
-        cost.shed,
-        cost.true_latency,
-        cost.served_rps,
-        feasible=False,
-    )
+    return dataclasses.replace(cost, feasible=False, overload=math.inf)

@@ -14,7 +14,7 @@ from optimizer.layout import Round, build_rounds
 from optimizer.plan import Decision, Outcome, Plan
 from optimizer.planner import plan
 from optimizer.problem import Problem
-from optimizer.publish import DEFAULT_GAIN, decide, flow_of, is_complete
+from optimizer.publish import DEFAULT_GAIN, OVERLOAD, decide, flow_of, is_complete
 from optimizer.shedding import shed_prices
 from optimizer.warm import Warm
 
@@ -79,7 +79,7 @@ def quiet_decision(problem: Problem, warm: Warm, min_gain: float = DEFAULT_GAIN)
         x, refused, foreign = flow_of(round_, shares)
         prices = shed_prices(round_)
         kept = evaluate(round_, x, refused, prices)
-        if foreign or not kept.feasible:
+        if foreign or kept.overload > OVERLOAD:
             return None
         least = component.bound(round_, Shed(_unservable(round_), prices))
         if least is None:
