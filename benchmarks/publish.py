@@ -86,7 +86,7 @@ def main() -> None:
     xds = XdsServer(clock=time.monotonic, fleet="bench")
     publisher = Publisher(xds, membership, policy, on_problems=lambda *problems: print(problems))
     names = sorted(policy.engines)
-    shares = {name: 1 / 16 for name in names[:16]}
+    shares = dict.fromkeys(names[:16], 1 / 16)
     partitions = {(f, k): Partition.fresh(shares) for f in policy.frontends for k in policy.key_specs}
     publisher.served = Served(1, partitions)
 

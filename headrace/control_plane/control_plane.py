@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -26,7 +27,9 @@ from headrace.control_plane.publisher import Publisher
 from headrace.control_plane.rotation import rotated
 from headrace.control_plane.rounds import Inputs, Round, enforce, moved_demand, plan_round
 from headrace.control_plane.served import Served
+from headrace.control_plane.source_health import SourceHealth
 from headrace.control_plane.store import SavedState, SetAside, StateStore
+from headrace.control_plane.surge import Surges, overloads
 from headrace.control_plane.telemetry import Telemetry
 from headrace.log import Logger
 from headrace.policy import Policy
@@ -44,9 +47,12 @@ from xds_server.translate.names import RUNTIME_LAYER
 _SETTLE_S = 5.0
 """After a restart from saved state: how long reporters get to come back before the first round. It is the
 validity of a report at the default interval, so whoever is silent then is not merely reconnecting."""
+_LOOK_EVERY_S = 0.5
 _JUDGE_EVERY_S = 1.0
 _ROTATE_EVERY_S = 10.0
 _LAG_EVERY_S = 5.0
+_FAST_WINDOW_S = 4.0
+"""Window of the demand estimate that finds surges."""
 
 
 class ControlPlane:
@@ -71,6 +77,7 @@ class ControlPlane:
         self.rules = PlanningRules.of(policy)
         self.membership = Membership(on_change=self._on_members, on_event=self.telemetry.member)
         self.demand = Demand(rules.envoy_names(policy), window_s=policy.planning.demand_window_s)
+        self.fast_demand = Demand(self.demand.names, window_s=_FAST_WINDOW_S)
         self.protection = Protection(self.membership, policy.protection.penalties)
         self.xds = XdsServer(
             clock=clock,
@@ -83,8 +90,9 @@ class ControlPlane:
         )
         self.reports = ReportService(
             self.membership,
-            rules.admission(policy, insecure_dev=config.insecure_dev),
+            rules.admission(policy, config),
             on_result=lambda result: self.telemetry.reports.labels(result).inc(),
+            on_refused=self.telemetry.reporter_refused,
             drained=self.publisher.drained,
             clock=clock,
         )
@@ -110,6 +118,10 @@ class ControlPlane:
         self.last_round: Round | None = None
         self.published_at: float | None = None
         """Wall clock of the last publication, None before the first."""
+        self._sources = SourceHealth(self.telemetry)
+        self._surges = Surges()
+        self._flushed = False
+        self._corrected_at = -math.inf
         self._members_changed = asyncio.Event()
         self._lost: frozenset[str] = frozenset()
         self._background: set[asyncio.Task[None]] = set()
@@ -151,6 +163,7 @@ class ControlPlane:
             self.planner.run(self._settle() if self.ready else self._wait_for_members()),
             self.gate.follow(stop),
             self.persistence.run(),
+            self._every(_LOOK_EVERY_S, self._look_at_traffic),
             self._every(_JUDGE_EVERY_S, self._judge_members),
             self._every(_ROTATE_EVERY_S, self._rotate_shed),
             self._every(_LAG_EVERY_S, self.xds.watch_lag),
@@ -176,10 +189,34 @@ class ControlPlane:
             task.add_done_callback(self._background.discard)
 
     def on_flush(self, frontend: str, node_id: str) -> None:
-        """Counters of an Envoy came in."""
-        view = self.demand.view(self.clock())
-        for engine, (failures, sent) in observations.evidence(view).items():
-            self.membership.evidence(engine, failures, sent)
+        """Counters of an Envoy came in; they are looked at together with those of the others."""
+        self._flushed = True
+
+    def _look_at_traffic(self) -> None:
+        if self._flushed:
+            self._flushed = False
+            view = self.demand.view(self.clock())
+            for engine, (failures, sent) in observations.evidence(view).items():
+                self.membership.evidence(engine, failures, sent)
+            self._correct()
+
+    def _correct(self) -> None:
+        """Plan at once when a surge would put an engine over its capacity (`shedding.correct_s`)."""
+        pause_s = self.policy.protection.shedding.correct_s
+        smoothed, fast = self._demand_rps(self.demand), self._demand_rps(self.fast_demand)
+        self._surges.update(smoothed, fast)
+        found, now = self.last_round, self.clock()
+        if not pause_s or not self._surges.any or now - self._corrected_at < pause_s:
+            return
+        if found is None or found.plan is None or found.problem is None:
+            return
+        if engines := overloads(found.plan, found.problem, self._surges.demand(smoothed, fast)):
+            self._corrected_at = now
+            self.log.warning("demand_surged", overloads=engines[:5])
+            self.planner.want("override")
+
+    def _demand_rps(self, demand: Demand) -> dict[str, dict[str, float]]:
+        return observations.demand_rps(self.policy, demand.view(self.clock()))
 
     # ---- members: endpoints at once -----------------------------------------------------------------
 
@@ -206,6 +243,7 @@ class ControlPlane:
     def _judge_members(self) -> None:
         now = self.clock()
         self.protection.update(self.rules, self.demand.view(now), now)
+        self._sources.update(self.membership.view(), self.protection.mismatch, now)
 
     # ---- rounds: shares when it pays ----------------------------------------------------------------
 
@@ -235,12 +273,18 @@ class ControlPlane:
             return None
         return Inputs(
             rules=self.rules,
-            demand_rps=observations.demand_rps(self.policy, self.demand.view(self.clock())),
+            demand_rps=self._planned_demand(),
             network_ms={},
             engines=self.engine_states(),
             served=self.publisher.served,
             planning_policy=self.config.planning_policy,
         )
+
+    def _planned_demand(self) -> dict[str, dict[str, float]]:
+        smoothed = self._demand_rps(self.demand)
+        if not self.policy.protection.shedding.correct_s:
+            return smoothed
+        return self._surges.demand(smoothed, self._demand_rps(self.fast_demand))
 
     def _take(self, found: Round, trigger: str) -> None:
         self.telemetry.rounds.labels(trigger, found.result).inc()
@@ -294,10 +338,10 @@ class ControlPlane:
         self.log = self.telemetry.log = self.log.bind(revision=policy.revision)
         self.rules = planning_rules
         self.publisher.adopt(policy)
-        self.demand.names = rules.envoy_names(policy)
+        self.demand.names = self.fast_demand.names = rules.envoy_names(policy)
         self.demand.window_s = policy.planning.demand_window_s
         self.xds.admission = rules.envoy_admission(policy)
-        self.reports.admission = rules.admission(policy, insecure_dev=self.config.insecure_dev)
+        self.reports.admission = rules.admission(policy, self.config)
         self.membership.configure(rules.static_members(policy), policy.engines)
         self.log.info("policy_loaded", hash=policy.content_hash[:12])
         if self.ready:
@@ -309,13 +353,12 @@ class ControlPlane:
     def _state(self) -> SavedState | None:
         if not self.ready:
             return None
-        now = self.clock()
         return SavedState(
             fleet=self.policy.fleet,
             served=self.publisher.served.to_json(),
-            demand_rps=observations.demand_rps(self.policy, self.demand.view(now)),
+            demand_rps=self._demand_rps(self.demand),
             members=dump(self.membership.view()),
-            penalties=self.protection.save(now),
+            penalties=self.protection.save(self.clock()),
         )
 
     def _restore(self) -> None:

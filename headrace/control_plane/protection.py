@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.policy import Policy
 from headrace.policy.schema.protection import Penalties
@@ -46,15 +46,27 @@ class _Load:
         self.rps, self.at = self.rps * keep + rps * (1.0 - keep), now
 
 
+class Process(NamedTuple):
+    """One process of a replica: a restarted one inherits no penalty."""
+
+    key: ReplicaKey
+    incarnation: int
+
+
+def process_of(replica: Replica) -> Process:
+    """The process that a replica is now."""
+    return Process(replica.key, replica.incarnation)
+
+
 class Protection:
     """Owns the detectors. `update` is called about once a second."""
 
     def __init__(self, membership: Membership, settings: Penalties) -> None:
         self._membership = membership
         self._load_check = LoadCheck()
-        self._replicas: OutlierDetector[ReplicaKey] = OutlierDetector(_settings(settings))
+        self._replicas: OutlierDetector[Process] = OutlierDetector(_settings(settings))
         self._engines: OutlierDetector[str] = OutlierDetector(_settings(settings))
-        self._loads: dict[ReplicaKey, _Load] = {}
+        self._loads: dict[Process, _Load] = {}
         self.mismatch: Mapping[str, float] = {}
         """engine -> requests reported / requests sent."""
 
@@ -68,7 +80,8 @@ class Protection:
             self._observe(rules, members, now)
         self._replicas.update(now)
         self._engines.update(now)
-        weights = {key: p.value for key, p in self._replicas.penalties(now).items() if p.value < 1.0}
+        penalties = self._replicas.penalties(now)
+        weights = {process.key: found.value for process, found in penalties.items() if found.value < 1.0}
         for key, trial in verdict.penalties.items():
             weights[key] = min(weights.get(key, 1.0), trial)
         self._membership.penalise(weights, verdict.suspicions)
@@ -79,43 +92,50 @@ class Protection:
 
     def replica_penalties(self, now: float) -> dict[ReplicaKey, Penalty]:
         """Every judged replica's penalty, with its explanation."""
-        return self._replicas.penalties(now)
+        return {process.key: found for process, found in self._replicas.penalties(now).items()}
 
     def hold(self, policy: Policy, engine: str, replica: str | None, hold: Hold, now: float) -> None:
         """Set a penalty by hand. KeyError for an unknown engine or replica, ValueError for a bad hold."""
         if replica is None:
             self._engines.hold(engine, policy.engines[engine].model, hold, now)
         else:
-            self._replicas.hold(self._key(engine, replica), engine, hold, now)
+            self._replicas.hold(self._process(engine, replica), engine, hold, now)
 
     def release(self, engine: str, replica: str | None) -> None:
         """Take hand and penalty off. KeyError when nothing is known of it."""
         if replica is None:
             self._engines.release(engine)
         else:
-            self._replicas.release(self._key(engine, replica))
+            self._replicas.release(self._process(engine, replica))
 
     def save(self, now: float) -> dict[str, list[list[object]]]:
         """What a restart should know, as plain values."""
+        engines = self._engines.save(now)
+        replicas = self._replicas.save(now)
         return {
-            "engines": [[s.unit, s.group, s.value, *_plain(s.hold)] for s in self._engines.save(now)],
-            "replicas": [[list(s.unit), s.group, s.value, *_plain(s.hold)] for s in self._replicas.save(now)],
+            "engines": [[s.unit, s.group, s.value, *_plain(s.hold)] for s in engines],
+            "replicas": [
+                [[*s.unit.key, s.unit.incarnation], s.group, s.value, *_plain(s.hold)] for s in replicas
+            ],
         }
 
     def restore(self, saved: Mapping[str, list[list[Any]]], now: float) -> None:
         """Take up what `save` wrote."""
         self._engines.restore([SavedPenalty(u, g, v, _hold(h)) for u, g, v, *h in saved["engines"]], now)
-        replicas = [SavedPenalty(ReplicaKey(*u), g, v, _hold(h)) for u, g, v, *h in saved["replicas"]]
+        replicas = [
+            SavedPenalty(Process(ReplicaKey(*key), incarnation), group, value, _hold(hold))
+            for (*key, incarnation), group, value, *hold in saved["replicas"]
+        ]
         self._replicas.restore(replicas, now)
 
-    def _key(self, engine: str, replica: str) -> ReplicaKey:
+    def _process(self, engine: str, replica: str) -> Process:
         for found in self._membership.view().engines.get(engine, ()):
             if found.key.replica_id == replica:
-                return found.key
+                return process_of(found)
         raise KeyError(f"{engine}/{replica}")
 
     def _observe(self, rules: PlanningRules, members: MembershipView, now: float) -> None:
-        seen = {replica.key for found in members.engines.values() for replica in found}
+        seen = {process_of(replica) for found in members.engines.values() for replica in found}
         self._replicas.retain(seen)
         self._engines.retain(set(rules.policy.engines))
         self._loads = {key: load for key, load in self._loads.items() if key in seen}
@@ -130,10 +150,10 @@ class Protection:
         residuals = []
         for replica in replicas:
             if _failing(replica, now):
-                self._replicas.fail(replica.key, engine, now)
+                self._replicas.fail(process_of(replica), engine, now)
             if (found := self._residual(replica, profile, tokens, now)) is not None:
                 residuals.append(found)
-                self._replicas.observe(replica.key, engine, found, now)
+                self._replicas.observe(process_of(replica), engine, found, now)
         if residuals:
             self._engines.observe(engine, rules.policy.engines[engine].model, median(residuals), now)
 
@@ -143,7 +163,7 @@ class Protection:
         ttft, tbot = replica.value(Signal.TTFT_MEAN_MS, now), replica.value(Signal.TBOT_MEAN_MS, now)
         if rps is None or not replica.ready:
             return None
-        load = self._loads.setdefault(replica.key, _Load(rps, now))
+        load = self._loads.setdefault(process_of(replica), _Load(rps, now))
         load.take(rps, now)
         expected_at = load.rps * _LOAD_MARGIN
         if load.rps < _LEAST_RPS or expected_at >= profile.capacity_rps or not ttft:

@@ -107,13 +107,21 @@ def _serve(inputs: Inputs, target: Plan) -> Served:
             if reason:
                 partitions[row], reasons[row] = _unserved(inputs.rules.policy, row, old), reason
             else:
-                partitions[row] = old.relabel(shares) if old else Partition.fresh(shares)
+                wanted = shares if inputs.rules.policy.protection.shedding.enabled else _unshed(shares)
+                partitions[row] = old.relabel(wanted) if old else Partition.fresh(wanted)
     fallback = {
         (frontend, key): engines
         for frontend, rows in target.second_best.items()
         for key, engines in rows.items()
     }
     return Served(inputs.served.sequence + 1, partitions, fallback, reasons)
+
+
+def _unshed(shares: Mapping[str, float]) -> Mapping[str, float]:
+    """Where the policy sheds nothing, overload queues in the engines, divided as the rest is."""
+    served = {name: share for name, share in shares.items() if name != SHED}
+    total = sum(served.values())
+    return {name: share / total for name, share in served.items()} if total else shares
 
 
 def _unserved(policy: Policy, row: Row, old: Partition | None) -> Partition:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import Iterator
 from typing import Literal
 
+from headrace.control_plane.config import ServeConfig
 from headrace.policy import EngineSpec, Policy
 from signals.admission import Admission, EngineRule
 from signals.demand import EnvoyNames
@@ -16,14 +18,22 @@ from xds_server.identity import Admission as EnvoyAdmission
 from xds_server.translate import names
 
 
-def admission(policy: Policy, *, insecure_dev: bool) -> Admission:
+def admission(policy: Policy, config: ServeConfig) -> Admission:
     """Return who may report which engine. Engines whose members are not reported take no reports."""
     return Admission(
         fleet=policy.fleet,
         engines={name: _engine_rule(policy, spec) for name, spec in reported(policy)},
-        insecure_dev=insecure_dev,
+        insecure_dev=config.insecure_dev,
+        own_addresses=frozenset(_own(config)),
         identity=_identity(policy),
     )
+
+
+def _own(config: ServeConfig) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The addresses that the control plane was told to listen on, where they are told."""
+    for address in (config.xds, config.reports, config.metrics, config.admin):
+        with contextlib.suppress(ValueError):
+            yield ipaddress.ip_address(address.host)
 
 
 def _identity(policy: Policy) -> IdentityRule | None:

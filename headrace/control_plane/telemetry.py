@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.control_plane.rounds import Round
 from headrace.log import Logger
+from signals.refusals import RefusedReporter
 from signals.replicas import MemberEvent
 from xds_server.events import Acked, Connected, Disconnected, Event, Lagging, Nacked, Refused, Sent
 
@@ -74,6 +75,17 @@ class Telemetry:
             self.log.error("snapshot_refused", frontend=frontend, problems=problems[:5], count=len(problems))
         else:
             self.log.info("snapshot_recovered", frontend=frontend)
+
+    def reporter_refused(self, refused: RefusedReporter) -> None:
+        """Log a reporter that is not taken; called once a minute each."""
+        self.log.warning(
+            "report_refused",
+            engine=refused.engine,
+            peer=refused.peer,
+            result=refused.code,
+            reason=refused.reason,
+            count=refused.times,
+        )
 
     def published(self, found: Round, trigger: str) -> None:
         """Log a publication with its gap, movement and reason."""

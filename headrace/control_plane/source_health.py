@@ -1,0 +1,45 @@
+"""Tells operators when a source of signals changes its health: signals that stop, clocks that are off,
+reports that do not fit what Envoys sent. For people; nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.control_plane.telemetry import Telemetry
+from signals.health import SignalWatch, skewed
+from signals.readings import SignalState
+from signals.replicas import MembershipView, ReplicaKey
+
+_AGREES = (0.5, 2.0)
+"""Requests reported / requests sent between which the two agree."""
+
+
+class SourceHealth:
+    """Remembers what was told, so that each change is told once."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._signals = SignalWatch()
+        self._skewed: frozenset[ReplicaKey] = frozenset()
+        self._mismatched: frozenset[str] = frozenset()
+
+    def update(self, members: MembershipView, mismatch: Mapping[str, float], now: float) -> None:
+        """Look at everything that reports; call it about once a second."""
+        log = self._telemetry.log
+        for change in self._signals.update(members, now):
+            kind = "signal_told" if change.after is SignalState.VALID else f"signal_{change.after.value}"
+            log.info(kind, engine=change.engine, signal=str(change.signal))
+        self._tell_skew(members)
+        low, high = _AGREES
+        mismatched = frozenset(engine for engine, ratio in mismatch.items() if not low <= ratio <= high)
+        for engine in sorted(mismatched - self._mismatched):
+            log.warning("load_mismatch", engine=engine, reported_over_sent=round(mismatch[engine], 3))
+        self._mismatched = mismatched
+
+    def _tell_skew(self, members: MembershipView) -> None:
+        off = {replica.key: replica.clock_skew_s for replica in skewed(members)}
+        for key in sorted(off.keys() - self._skewed):
+            self._telemetry.log.warning(
+                "clock_skewed", engine=key.engine, replica=key.replica_id, skew_s=off[key]
+            )
+        self._skewed = frozenset(off)

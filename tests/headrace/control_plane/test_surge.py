@@ -1,0 +1,47 @@
+"""Fast correction of demand: with hysteresis, and only where capacity breaks."""
+
+from headrace.control_plane.surge import Surges, overloads
+from optimizer import Engine, Key, Problem, Profile, plan
+
+KEY = "acme/chat-3.1/interactive"
+
+
+def rows(rps: float) -> dict[str, dict[str, float]]:
+    return {"west": {KEY: rps}}
+
+
+def test_a_row_surges_from_a_quarter_above_the_smoothed_demand():
+    surges = Surges()
+    surges.update(rows(100), rows(120))
+    assert surges.demand(rows(100), rows(120)) == rows(100)
+    surges.update(rows(100), rows(130))
+    assert surges.demand(rows(100), rows(130)) == rows(130)
+
+
+def test_a_surge_lasts_until_the_estimates_nearly_agree():
+    surges = Surges()
+    surges.update(rows(100), rows(130))
+    surges.update(rows(105), rows(120))
+    assert surges.any
+    surges.update(rows(112), rows(120))
+    assert not surges.any
+
+
+def test_a_surge_never_lowers_what_is_planned_for():
+    surges = Surges()
+    surges.update(rows(100), rows(130))
+    assert surges.demand(rows(100), rows(90)) == rows(100)
+
+
+def test_only_engines_beyond_their_effective_capacity_are_overloaded():
+    profile = Profile.parametric(capacity_rps=100, lambda_max_rps=120, t0_ms=10, ttft_base_ms=50)
+    problem = Problem(
+        demand_rps=rows(50),
+        network_ms={"west": {"gpu": 1.0}},
+        engines={"gpu": Engine(profile, ready_replicas=1, max_utilization=0.9)},
+        keys={KEY: Key()},
+        eligible={("west", KEY): frozenset({"gpu"})},
+    )
+    found = plan(problem)
+    assert overloads(found, problem, rows(89)) == []
+    assert overloads(found, problem, rows(91)) == ["gpu"]
