@@ -7,5 +7,6 @@
 | `faults` | what can be switched on |
 | `metrics`, `window`, `reporting` | what the engine tells about itself |
 | `engine` | the asyncio shell around the model |
-| `app`, `server`, `config` | HTTP routes; start-up and shut-down of one replica |
+| `app`, `request_log` | HTTP routes and what came in on them |
+| `server`, `config` | start-up and shut-down of one replica |
 """

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
-from base64 import b64encode
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from json import JSONDecodeError
-from typing import Any
 from uuid import uuid4
 
 from aiohttp import web
@@ -21,40 +17,16 @@ from headrace.demo.fake_engine.config import EngineConfig
 from headrace.demo.fake_engine.engine import Engine, Generation
 from headrace.demo.fake_engine.faults import FaultError, Faults
 from headrace.demo.fake_engine.refusal import CORE_DEAD, Refusal
+from headrace.demo.fake_engine.request_log import RequestLog
 
 FRONTEND_HEADER = "x-headrace-frontend"
 """Names the front-end whose Envoy sent the request."""
 SESSION_HEADER = "x-session-id"
-_KEPT_REQUESTS = 64
-_KEPT_BODY_BYTES = 64 * 1024
-_KEPT_PATHS = 200
 _MAX_BODY_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One request as it came in."""
-
-    path: str
-    headers: tuple[tuple[str, str], ...]
-    length: int
-    sha256: str
-    body: bytes
-    """The first 64 KiB."""
-
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON values, the body in base64."""
-        return {
-            "path": self.path,
-            "headers": [list(header) for header in self.headers],
-            "length": self.length,
-            "sha256": self.sha256,
-            "body_base64": b64encode(self.body).decode(),
-        }
-
-
 class EngineApp:
-    """Handlers of one replica. Owns what was received; the model belongs to `engine`."""
+    """Handlers of one replica. Owns the log of requests; the model belongs to `engine`."""
 
     def __init__(
         self,
@@ -72,10 +44,7 @@ class EngineApp:
         self._wall_clock = wall_clock
         self._started_at_s = wall_clock()
         self._rng = rng
-        self._received: deque[Received] = deque(maxlen=_KEPT_REQUESTS)
-        self._paths: Counter[str] = Counter()
-        self._frontends: Counter[str] = Counter()
-        self._outcomes: Counter[str] = Counter()
+        self._log = RequestLog()
         self._busy: set[web.RequestHandler] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -142,16 +111,16 @@ class EngineApp:
             response, outcome = await self._answer(request, chat=chat)
             return response
         finally:
-            self._outcomes[outcome] += 1
+            self._log.outcomes[outcome] += 1
             self._busy.discard(request.protocol)
             if not self._busy:
                 self._idle.set()
 
     async def _answer(self, request: web.Request, *, chat: bool) -> tuple[web.StreamResponse, str]:
         body = await request.read()
-        self._note(request, body)
+        self._log.keep(request, body)
         frontend = request.headers.get(FRONTEND_HEADER, "")
-        self._frontends[frontend] += 1
+        self._log.frontends[frontend] += 1
         half_way_s = (self._config.rtt_ms.get(frontend, 0.0) + self.faults.extra_delay_ms) / 2000
         if half_way_s:
             await asyncio.sleep(half_way_s)
@@ -243,33 +212,22 @@ class EngineApp:
         kind = "internal" if refusal.status >= 500 else "overload" if refusal.status == 429 else "client"
         self._engine.window.error(asyncio.get_running_loop().time(), kind)
 
-    def _note(self, request: web.Request, body: bytes) -> None:
-        self._count_path(request)
-        raw = request.raw_headers
-        headers = tuple((name.decode("latin-1"), text.decode("latin-1")) for name, text in raw)
-        digest = hashlib.sha256(body).hexdigest()
-        self._received.append(Received(request.path, headers, len(body), digest, body[:_KEPT_BODY_BYTES]))
-
-    def _count_path(self, request: web.Request) -> None:
-        if request.path in self._paths or len(self._paths) < _KEPT_PATHS:
-            self._paths[request.path] += 1
-
     async def _models(self, request: web.Request) -> web.Response:
-        self._count_path(request)
+        self._log.count(request)
         body = model_list(self._config.models, int(self._started_at_s), self._config.max_model_len)
         return web.Response(body=body, content_type="application/json")
 
     async def _health(self, request: web.Request) -> web.Response:
-        self._count_path(request)
+        self._log.count(request)
         return web.Response(status=503 if self._engine.dead else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        self._count_path(request)
+        self._log.count(request)
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(body=self._engine.metrics.text(), headers={"content-type": content_type})
 
     async def _not_found(self, request: web.Request) -> web.Response:
-        self._count_path(request)
+        self._log.count(request)
         return web.json_response({"detail": "Not Found"}, status=404)
 
     # --- what tests ask -------------------------------------------------------------------------------
@@ -287,9 +245,9 @@ class EngineApp:
                 "waiting": self._engine.waiting,
                 "in_flight": len(self._busy),
                 "max_num_seqs": self._engine.max_num_seqs,
-                "paths": self._paths,
-                "frontends": self._frontends,
-                "outcomes": self._outcomes,
+                "paths": self._log.paths,
+                "frontends": self._log.frontends,
+                "outcomes": self._log.outcomes,
             }
         )
 
@@ -309,4 +267,4 @@ class EngineApp:
         return web.json_response(asdict(faults))
 
     async def _get_requests(self, request: web.Request) -> web.Response:
-        return web.json_response([received.document() for received in self._received])
+        return web.json_response([received.document() for received in self._log.last])
