@@ -15,7 +15,7 @@ from headrace.drill.hands import Hands
 from headrace.drill.policy import DWELL_S, INTERVAL_S
 
 _LESS = 0.05
-_DELAY_MS = 100.0
+_DELAY_MS = 300.0
 _EDIT_AFTER_S = 5.0
 _FIRST_BYTE_S = 5.0
 
@@ -187,16 +187,18 @@ DRILLS = (
     ),
     Drill(
         "network-step",
-        "The way to an engine takes 100 ms more. Loopback connects at once all the same, so the Envoys' "
+        "The way to an engine takes 300 ms more. Loopback connects at once all the same, so the Envoys' "
         "connect times cannot show it; after 5 s an operator writes it into the policy.",
         (
             Target("failed", at_most=0, why="slow is not failed"),
-            Target("added_p50_ms", at_most=110.0, why="never more than the step itself"),
+            Target("added_p50_ms", at_most=_DELAY_MS * 1.1, why="never more than the step itself"),
+            Target("react_s", at_most=_EDIT_AFTER_S + 2 * INTERVAL_S, why="two rounds after the edit"),
             Target("reversals", at_most=1, why="no oscillation"),
         ),
         _delay,
         _undelay,
-        figures=_step_answer,
+        _share_falls,
+        _step_answer,
         fault_s=14.0,
     ),
 )
