@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 from headrace.admin.actions import action_routes
 from headrace.control_plane import observations
 from signals.replicas import Presence
+from xds_server.status import ClientStatus
 
 if TYPE_CHECKING:
     from headrace.control_plane.control_plane import ControlPlane
@@ -112,15 +113,7 @@ def status(plane: ControlPlane) -> dict[str, Any]:
             }
             for item in plane.reports.refusals.list()
         ],
-        "envoys": [
-            {
-                "node": c.info.id,
-                "frontend": c.info.frontend,
-                "protocol": c.info.protocol,
-                "build": c.info.build,
-            }
-            for c in plane.xds.connections()
-        ],
+        "envoys": [_envoy(client) for client in plane.xds.status()],
     }
 
 
@@ -162,6 +155,26 @@ def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
             ],
         }
         for name, spec in plane.policy.engines.items()
+    }
+
+
+def _envoy(status: ClientStatus) -> dict[str, Any]:
+    """One stream: who it is, and what it was sent, confirmed and refused."""
+    info = status.client
+    return {
+        "node": info.id,
+        "frontend": info.frontend,
+        "protocol": info.protocol,
+        "build": info.build,
+        "types": {
+            found.type: {
+                "version": found.version,
+                "waiting_s": found.waiting_s,
+                "error": found.error.message if found.error else None,
+                "resources": len(found.resources),
+            }
+            for found in status.types
+        },
     }
 
 

@@ -53,8 +53,8 @@ class Publisher:
                 sequence[frontend] = self._xds.publish(frontend, snapshot)
             except SnapshotError as error:
                 self._tell(frontend, error.problems)
-            except ValueError as error:
-                self._tell(frontend, (str(error),))
+            except Exception as error:  # a fault of ours must not end the loop: the last good one stays
+                self._tell(frontend, (repr(error),))
             else:
                 self._tell(frontend, ())
         self._sequence = sequence
