@@ -86,6 +86,9 @@ class Engine:
     """Below this part of healthy replicas Envoy ignores health; 0 = never."""
     dns: bool = False
     """Endpoints are DNS names that Envoy resolves itself (STRICT_DNS) instead of EDS."""
+    gateway: bool = False
+    """Endpoints stand before several engines and must be told, in a header, which one is meant; engines
+    found by DNS always are."""
 
 
 @dataclass(frozen=True, slots=True)

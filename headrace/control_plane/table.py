@@ -97,7 +97,7 @@ class _Reach:
         if gateway and not home:
             host, port = host_port(gateway)
             endpoints: tuple[Endpoint, ...] = (Endpoint(f"{spec.region}-gateway", host, port),)
-            return cls(_engine(spec, home, dns=not _is_ip(host)), endpoints)
+            return cls(_engine(spec, home, dns=not _is_ip(host), gateway=True), endpoints)
         endpoints = tuple(
             endpoint(replica)
             for replica in members.engines.get(spec.name, ())
@@ -118,7 +118,7 @@ def endpoint(replica: Replica) -> Endpoint:
     )
 
 
-def _engine(spec: EngineSpec, home: bool, *, dns: bool) -> Engine:
+def _engine(spec: EngineSpec, home: bool, *, dns: bool, gateway: bool = False) -> Engine:
     guard = spec.protection
     checked = guard.health_check.enabled and (home or guard.health_check.scope == "all")
     return Engine(
@@ -134,6 +134,7 @@ def _engine(spec: EngineSpec, home: bool, *, dns: bool) -> Engine:
         max_requests=_UNBOUNDED if guard.breakers.max_requests == "auto" else guard.breakers.max_requests,
         panic_threshold_percent=guard.panic_threshold_percent,
         dns=dns,
+        gateway=gateway,
     )
 
 

@@ -92,8 +92,8 @@ async def test_an_engine_that_answers_503_is_helped_out_by_its_fallback(
         answer = await front.chat()
         assert (answer.status, answer.served_by) == (200, "away-0")
         assert answer.headers["x-headrace-engine"] == "away"
-        assert [each.header("x-headrace-engine") for each in home.received] == ["home", "home"]
-        assert [each.header("x-headrace-engine") for each in away.received] == ["away"]
+        assert len(home.received) == 2
+        assert not away.received[0].header("x-headrace-engine")
 
 
 async def test_a_large_body_is_whole_when_it_is_tried_again(

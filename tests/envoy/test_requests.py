@@ -227,10 +227,8 @@ async def test_internal_headers_of_a_client_count_for_nothing(
     assert answer.status == status
     assert await front.demand() == interactive + (status == 200)
     seen = [name for request in replica.received for name, _ in request.headers if "headrace" in name]
-    assert seen == (["x-headrace-frontend", "x-headrace-engine"] if status == 200 else [])
-    for request in replica.received:
-        assert request.header("x-headrace-frontend") == "us-east"
-        assert request.header("x-headrace-engine") == "home"
+    assert seen == (["x-headrace-frontend"] if status == 200 else [])
+    assert all(request.header("x-headrace-frontend") == "us-east" for request in replica.received)
 
 
 async def test_class_headers_count_only_where_the_listener_trusts_them(
@@ -286,14 +284,22 @@ async def test_what_the_plan_sheds_is_refused_with_retry_after(
         assert await front.demand() == demand + 81
 
 
-async def test_a_gateway_is_found_by_its_name_and_told_which_engine_is_meant(
+async def test_a_gateway_is_told_for_every_attempt_which_engine_is_meant(
     control_plane: ControlPlane, front: Front
 ) -> None:
-    async with Replica("gateway") as gateway:
-        endpoint = Endpoint("pool", "localhost", gateway.port)
-        await control_plane.publish(Pool({"pool": [endpoint]}, {"pool": engine("pool", dns=True)}).table())
+    async with Replica("region") as region, Replica("pool") as pool:
+        region.answer = region.answer_503
+        engines = {
+            "home": engine("home", gateway=True, outlier_detection=None),
+            "away": engine("away", dns=True),
+        }
+        # `localhost` is resolved by Envoy.
+        both = Pool({"home": [region], "away": [Endpoint("pool", "localhost", pool.port)]}, engines)
+        split = both.split(entries=(("home", TOTAL_WEIGHT),), fallback={"home": "away"})
+        await control_plane.publish(both.table(split))
         answer = await front.chat()
         assert answer.status == 200
-        assert answer.headers["x-headrace-engine"] == "pool"
-        assert gateway.received[0].header("host") == "localhost"
-        assert gateway.received[0].header("x-headrace-engine") == "pool"
+        assert answer.headers["x-headrace-engine"] == "away"
+        assert [each.header("x-headrace-engine") for each in region.received] == ["home", "home"]
+        assert [each.header("x-headrace-engine") for each in pool.received] == ["away"]
+        assert pool.received[0].header("host") == "localhost"

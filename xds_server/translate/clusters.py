@@ -85,10 +85,15 @@ def member(traffic_class: str, engine: Engine, dns_endpoints: Iterable[Endpoint]
     return encoded + _service(name)
 
 
-def composite(model: str, traffic_class: str, engine: str, fallback: str | None, same_engine: int) -> bytes:
+def composite(
+    model: str, traffic_class: str, engine: str, fallback: str | None, same_engine: int, tell_engine: bool
+) -> bytes:
     """Encode the cluster that chooses a member by attempt: the engine, the engine `same_engine` times more,
     the fallback. It is one longer than the route has retries: with more retries "no healthy upstream" would
     hide an engine's own error.
+
+    `tell_engine` puts the attempt's engine into a request header, for gateways. It costs Envoy some
+    milliseconds a cluster, so only where there is one.
 
     An entry without a usable replica is passed over within the same attempt, so an engine that is known to
     be gone costs no retry. Without a fallback the engine is tried once more, to keep the length.
@@ -98,7 +103,7 @@ def composite(model: str, traffic_class: str, engine: str, fallback: str | None,
     attempts = views.encode("CompositeCluster", {"clusters": [{"name": each} for each in members]})
     kind = {"name": "envoy.clusters.composite", "typed_config": {"type_url": _COMPOSITE, "value": attempts}}
     name = names.composite(model, traffic_class, engine)
-    return _composite_settings() + _named(name) + views.encode("Cluster", {"cluster_type": kind})
+    return _composite_settings(tell_engine) + _named(name) + views.encode("Cluster", {"cluster_type": kind})
 
 
 def shed(model: str, traffic_class: str) -> bytes:
@@ -154,7 +159,7 @@ def _settings(engine: Engine) -> bytes:
 
 
 @cache
-def _composite_settings() -> bytes:
+def _composite_settings(tell_engine: bool) -> bytes:
     # The percentage is of the composite's own active requests, which are always 0: only the absolute
     # number limits retries.
     budget = CircuitBreakersThresholdsRetryBudget(
@@ -165,7 +170,7 @@ def _composite_settings() -> bytes:
         Cluster(
             lb_policy=ClusterLbPolicy.CLUSTER_PROVIDED,
             circuit_breakers=CircuitBreakers(thresholds=thresholds),
-            typed_extension_protocol_options={_HTTP: pack(_seen_by_engines())},
+            typed_extension_protocol_options=({_HTTP: pack(_seen_by_engines())} if tell_engine else {}),
         )
     )
 

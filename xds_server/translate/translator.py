@@ -91,8 +91,14 @@ class _Translation:
 
     def _composite(self, split: Split, engine: str) -> Resource:
         key = (split.model, split.traffic_class, engine)
+        fallback = split.fallback.get(engine)
         same_engine = self.same_engine_retries[split.model]
-        return self.memo.get((CDS, key), _composite, *key, split.fallback.get(engine), same_engine)
+        tell_engine = self._by_gateway(engine) or self._by_gateway(fallback)
+        return self.memo.get((CDS, key), _composite, *key, fallback, same_engine, tell_engine)
+
+    def _by_gateway(self, engine: str | None) -> bool:
+        settings = self.table.engines.get(engine or "")
+        return settings is not None and (settings.gateway or settings.dns)
 
     def _members(self) -> list[tuple[str, Engine]]:
         """List (class, engine) of every engine that some key may use, in order of name."""
@@ -141,10 +147,10 @@ def _shed_endpoints(model: str, traffic_class: str) -> Resource:
 
 
 def _composite(
-    model: str, traffic_class: str, engine: str, fallback: str | None, same_engine: int
+    model: str, traffic_class: str, engine: str, fallback: str | None, same_engine: int, tell_engine: bool
 ) -> Resource:
-    name = names.composite(model, traffic_class, engine)
-    return Resource(CDS.url, name, clusters.composite(model, traffic_class, engine, fallback, same_engine))
+    body = clusters.composite(model, traffic_class, engine, fallback, same_engine, tell_engine)
+    return Resource(CDS.url, names.composite(model, traffic_class, engine), body)
 
 
 def _member(traffic_class: str, engine: Engine, dns_endpoints: tuple[Endpoint, ...] = ()) -> Resource:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from envoy_data_plane.message_pool import default_message_pool
 
-from tests.xds_server.translate.tables import LARGE, table
+from tests.xds_server.translate.tables import LARGE, SMALL, table
 from xds_server.resource_types import CDS, EDS, LDS, RDS, RTDS, ResourceType
 from xds_server.translate import names, translate
 
@@ -24,6 +24,7 @@ RENDERED = {
     "member-maglev": (CDS, "batch/away"),
     "member-gateway": (CDS, "interactive/pool"),
     "composite": (CDS, names.composite(LARGE, "interactive", "home")),
+    "composite-gateway": (CDS, names.composite(SMALL, "interactive", "pool")),
     "shed": (CDS, names.shed(LARGE, "interactive")),
     "assignment": (EDS, "interactive/home"),
     "assignment-shed": (EDS, names.shed(LARGE, "interactive")),
