@@ -64,7 +64,7 @@ async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loa
 
     async with loaded(fleet):
         await until(fleet, lambda status: demand(status) > 40)
-        families = await answered(scrape, lambda found: NAMES <= found.keys())
+        families = await answered(scrape, lambda found: found.keys() >= NAMES)
     labels = {label for family in families.values() for sample in family.samples for label in sample.labels}
     assert labels <= {
         *("frontend", "model", "class", "engine", "state", "type", "reason", "result", "trigger", "stage"),
