@@ -44,7 +44,7 @@ def admin_app(plane: ControlPlane) -> web.Application:
         return _json(status(plane))
 
     async def state(request: web.Request) -> web.Response:
-        view = plane.demand.view(plane.clock())
+        view = plane.traffic.view()
         return _json(
             observations.state_file(
                 plane.policy,
@@ -71,7 +71,7 @@ def admin_app(plane: ControlPlane) -> web.Application:
 def status(plane: ControlPlane) -> dict[str, Any]:
     """The present state in plain values: what `headrace status` and the demo's table show."""
     now = plane.clock()
-    view = plane.demand.view(now)
+    view = plane.traffic.view()
     found = plane.last_round
     return {
         "fleet": plane.policy.fleet,

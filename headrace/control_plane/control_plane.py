@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -29,14 +28,13 @@ from headrace.control_plane.rounds import Inputs, Round, enforce, moved_demand, 
 from headrace.control_plane.served import Served
 from headrace.control_plane.source_health import SourceHealth
 from headrace.control_plane.store import SavedState, SetAside, StateStore
-from headrace.control_plane.surge import Surges, overloads
 from headrace.control_plane.telemetry import Telemetry
+from headrace.control_plane.traffic import Traffic
 from headrace.log import Logger
 from headrace.policy import Policy
 from headrace.policy.guards import Hold, capacity_drop, judge
 from headrace.problem import EngineState, PlanningRules
 from optimizer import Warm
-from signals.demand import Demand
 from signals.membership import Membership
 from signals.replicas import dump, load
 from signals.report_service import ReportService
@@ -51,8 +49,6 @@ _LOOK_EVERY_S = 0.5
 _JUDGE_EVERY_S = 1.0
 _ROTATE_EVERY_S = 10.0
 _LAG_EVERY_S = 5.0
-_FAST_WINDOW_S = 4.0
-"""Window of the demand estimate that finds surges."""
 
 
 class ControlPlane:
@@ -76,8 +72,7 @@ class ControlPlane:
         self.telemetry.registry.register(Gauges(self))
         self.rules = PlanningRules.of(policy)
         self.membership = Membership(on_change=self._on_members, on_event=self.telemetry.member)
-        self.demand = Demand(rules.envoy_names(policy), window_s=policy.planning.demand_window_s)
-        self.fast_demand = Demand(self.demand.names, window_s=_FAST_WINDOW_S)
+        self.traffic = Traffic(policy, clock)
         self.protection = Protection(self.membership, policy.protection.penalties)
         self.xds = XdsServer(
             clock=clock,
@@ -119,9 +114,6 @@ class ControlPlane:
         self.published_at: float | None = None
         """Wall clock of the last publication, None before the first."""
         self._sources = SourceHealth(self.telemetry)
-        self._surges = Surges()
-        self._flushed = False
-        self._corrected_at = -math.inf
         self._members_changed = asyncio.Event()
         self._lost: frozenset[str] = frozenset()
         self._background: set[asyncio.Task[None]] = set()
@@ -188,35 +180,15 @@ class ControlPlane:
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    def on_flush(self, frontend: str, node_id: str) -> None:
-        """Counters of an Envoy came in; they are looked at together with those of the others."""
-        self._flushed = True
-
     def _look_at_traffic(self) -> None:
-        if self._flushed:
-            self._flushed = False
-            view = self.demand.view(self.clock())
-            for engine, (failures, sent) in observations.evidence(view).items():
-                self.membership.evidence(engine, failures, sent)
-            self._correct()
-
-    def _correct(self) -> None:
-        """Plan at once when a surge would put an engine over its capacity (`shedding.correct_s`)."""
-        pause_s = self.policy.protection.shedding.correct_s
-        smoothed, fast = self._demand_rps(self.demand), self._demand_rps(self.fast_demand)
-        self._surges.update(smoothed, fast)
-        found, now = self.last_round, self.clock()
-        if not pause_s or not self._surges.any or now - self._corrected_at < pause_s:
+        """What Envoys see of engines, for the membership; and surges, which are planned for at once."""
+        if not self.traffic.heard():
             return
-        if found is None or found.plan is None or found.problem is None:
-            return
-        if engines := overloads(found.plan, found.problem, self._surges.demand(smoothed, fast)):
-            self._corrected_at = now
+        for engine, (failures, sent) in observations.evidence(self.traffic.view()).items():
+            self.membership.evidence(engine, failures, sent)
+        if engines := self.traffic.overloaded(self.last_round):
             self.log.warning("demand_surged", overloads=engines[:5])
             self.planner.want("override")
-
-    def _demand_rps(self, demand: Demand) -> dict[str, dict[str, float]]:
-        return observations.demand_rps(self.policy, demand.view(self.clock()))
 
     # ---- members: endpoints at once -----------------------------------------------------------------
 
@@ -242,7 +214,7 @@ class ControlPlane:
 
     def _judge_members(self) -> None:
         now = self.clock()
-        self.protection.update(self.rules, self.demand.view(now), now)
+        self.protection.update(self.rules, self.traffic.view(), now)
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
 
     # ---- rounds: shares when it pays ----------------------------------------------------------------
@@ -273,18 +245,12 @@ class ControlPlane:
             return None
         return Inputs(
             rules=self.rules,
-            demand_rps=self._planned_demand(),
+            demand_rps=self.traffic.planned(),
             network_ms={},
             engines=self.engine_states(),
             served=self.publisher.served,
             planning_policy=self.config.planning_policy,
         )
-
-    def _planned_demand(self) -> dict[str, dict[str, float]]:
-        smoothed = self._demand_rps(self.demand)
-        if not self.policy.protection.shedding.correct_s:
-            return smoothed
-        return self._surges.demand(smoothed, self._demand_rps(self.fast_demand))
 
     def _take(self, found: Round, trigger: str) -> None:
         self.telemetry.rounds.labels(trigger, found.result).inc()
@@ -338,8 +304,7 @@ class ControlPlane:
         self.log = self.telemetry.log = self.log.bind(revision=policy.revision)
         self.rules = planning_rules
         self.publisher.adopt(policy)
-        self.demand.names = self.fast_demand.names = rules.envoy_names(policy)
-        self.demand.window_s = policy.planning.demand_window_s
+        self.traffic.adopt(policy)
         self.xds.admission = rules.envoy_admission(policy)
         self.reports.admission = rules.admission(policy, self.config)
         self.membership.configure(rules.static_members(policy), policy.engines)
@@ -356,7 +321,7 @@ class ControlPlane:
         return SavedState(
             fleet=self.policy.fleet,
             served=self.publisher.served.to_json(),
-            demand_rps=self._demand_rps(self.demand),
+            demand_rps=self.traffic.smoothed(),
             members=dump(self.membership.view()),
             penalties=self.protection.save(self.clock()),
         )
@@ -370,9 +335,7 @@ class ControlPlane:
             known = [r for r in load(saved.members) if r.key.engine in self.policy.engines]
             self.membership.restore(known, now)
             self.protection.restore(saved.penalties, now)
-            self.demand.restore(
-                {(f, k): rps for f, row in saved.demand_rps.items() for k, rps in row.items()}, now
-            )
+            self.traffic.restore(saved.demand_rps)
             self._serve(enforce(self.policy, Served.from_json(saved.served)))
             self.log.info("state_restored", snapshot=self.publisher.served.sequence, members=len(known))
 

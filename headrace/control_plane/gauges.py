@@ -70,7 +70,7 @@ class Gauges(Collector):
         yield gauge("headrace_mode", "what planning does", ("mode",), modes)
 
     def _demand(self) -> Iterator[Metric]:
-        view = self._plane.demand.view(self._plane.clock())
+        view = self._plane.traffic.view()
         points = sorted(view.demand.items())
         rps: Iterator[Sample] = (((f, *split_key(k)), point.rps) for (f, k), point in points)
         yield gauge("headrace_demand_rps", "first attempts per second", _KEY, rps)
@@ -106,7 +106,7 @@ class Gauges(Collector):
 
     def _realised(self) -> list[Sample]:
         """Who answered first attempts, by Envoys' counters; what was shed is not among them."""
-        answers = self._plane.demand.view(self._plane.clock()).answers
+        answers = self._plane.traffic.view().answers
         totals: dict[tuple[str, str], float] = {}
         for (frontend, key, _), found in answers.items():
             totals[frontend, key] = totals.get((frontend, key), 0.0) + found.completed_rps

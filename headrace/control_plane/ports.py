@@ -13,8 +13,6 @@ from aiohttp import web
 from headrace.admin.app import admin_app, metrics_app
 from headrace.control_plane import rules
 from headrace.control_plane.config import Address
-from signals.demand import Demand
-from signals.metrics_codec import Flush
 from signals.metrics_service import MetricsService
 from signals.tls import server_credentials
 from xds_server.services import SERVER_OPTIONS, XdsServices
@@ -77,24 +75,11 @@ async def _xds(stack: contextlib.AsyncExitStack, plane: ControlPlane) -> int:
 
 def _metrics_service(plane: ControlPlane) -> MetricsService:
     return MetricsService(
-        _Both(plane.demand, plane.fast_demand),
+        plane.traffic,
         frontends=lambda: plane.policy.frontends,
         identity=lambda frontend: rules.certificate_names(plane.policy, frontend) or None,
-        on_flush=plane.on_flush,
         clock=plane.clock,
     )
-
-
-class _Both:
-    """Shows every flush to both estimates of demand."""
-
-    def __init__(self, *demands: Demand) -> None:
-        self._demands = demands
-
-    def observe(self, frontend: str, node_id: str, flush: Flush, now: float) -> None:
-        """Take one flush."""
-        for demand in self._demands:
-            demand.observe(frontend, node_id, flush, now)
 
 
 def _credentials(plane: ControlPlane, port: Literal["reports", "xds"]) -> grpc.ServerCredentials | None:

@@ -1,0 +1,82 @@
+"""Demand as Envoys count it: the smoothed estimate that is planned with, and the fast one for surges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from headrace.control_plane import observations, rules
+from headrace.control_plane.rounds import Round
+from headrace.control_plane.surge import Surges, overloads
+from headrace.policy import Policy
+from signals.demand import Demand, DemandView
+from signals.metrics_codec import Flush
+
+_FAST_WINDOW_S = 4.0
+
+
+class Traffic:
+    """Owns both estimates. A `FlushSink` for the metrics service."""
+
+    def __init__(self, policy: Policy, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._policy = policy
+        self._smoothed = Demand(rules.envoy_names(policy), window_s=policy.planning.demand_window_s)
+        self._fast = Demand(self._smoothed.names, window_s=_FAST_WINDOW_S)
+        self._surges = Surges()
+        self._corrected_at = -math.inf
+        self._heard = False
+
+    def adopt(self, policy: Policy) -> None:
+        """Read counters by another policy's names from now on."""
+        self._policy = policy
+        self._smoothed.names = self._fast.names = rules.envoy_names(policy)
+        self._smoothed.window_s = policy.planning.demand_window_s
+
+    def observe(self, frontend: str, node_id: str, flush: Flush, now: float) -> None:
+        """Take one flush of an Envoy."""
+        self._smoothed.observe(frontend, node_id, flush, now)
+        self._fast.observe(frontend, node_id, flush, now)
+        self._heard = True
+
+    def heard(self) -> bool:
+        """Whether there was a flush since the last call."""
+        heard, self._heard = self._heard, False
+        return heard
+
+    def restore(self, saved: Mapping[str, Mapping[str, float]]) -> None:
+        """Start from the demand of an earlier run: front-end -> key -> req/s."""
+        pairs = {(frontend, key): rps for frontend, row in saved.items() for key, rps in row.items()}
+        self._smoothed.restore(pairs, self._clock())
+
+    def view(self) -> DemandView:
+        """All that is known now, smoothed."""
+        return self._smoothed.view(self._clock())
+
+    def smoothed(self) -> dict[str, dict[str, float]]:
+        """front-end -> key -> req/s, every row of the policy."""
+        return observations.demand_rps(self._policy, self.view())
+
+    def planned(self) -> dict[str, dict[str, float]]:
+        """What to plan for: the smoothed estimate, and the fast one where a row surges."""
+        if not self._policy.protection.shedding.correct_s:
+            return self.smoothed()
+        return self._surges.demand(self.smoothed(), self._fast_rps())
+
+    def overloaded(self, served: Round | None) -> list[str]:
+        """Engines that a surge would put over capacity under the shares served; at most every `correct_s`."""
+        pause_s = self._policy.protection.shedding.correct_s
+        smoothed, fast = self.smoothed(), self._fast_rps()
+        self._surges.update(smoothed, fast)
+        now = self._clock()
+        if not pause_s or not self._surges.any or now - self._corrected_at < pause_s:
+            return []
+        if served is None or served.plan is None or served.problem is None:
+            return []
+        engines = overloads(served.plan, served.problem, self._surges.demand(smoothed, fast))
+        if engines:
+            self._corrected_at = now
+        return engines
+
+    def _fast_rps(self) -> dict[str, dict[str, float]]:
+        return observations.demand_rps(self._policy, self._fast.view(self._clock()))
