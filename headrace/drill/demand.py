@@ -81,6 +81,7 @@ DRILLS = (
             Stream("batch", calm=0.5, fault=1.0, headers={CLASS_HEADER: "batch"}),
         ),
         amend=two_classes,
+        warm_s=20.0,
         calm_s=15.0,
         fault_s=30.0,
         after_s=12.0,

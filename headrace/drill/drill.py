@@ -71,7 +71,7 @@ def no_figures(evidence: Evidence) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """One drill. Its times are seconds: calm, then the fault, then after it."""
+    """One drill. Its times are seconds: warm-up, calm, the fault, and after it."""
 
     name: str
     what: str
@@ -90,6 +90,8 @@ class Drill:
     """Changes the policy, in place."""
     early_headers: bool = True
     """Engines send a stream's headers before its first token, as vLLM does."""
+    warm_s: float = 10.0
+    """Least time of load before the calm phase."""
     calm_s: float = 10.0
     fault_s: float = 12.0
     after_s: float = 10.0

@@ -23,6 +23,8 @@ from headrace.drill.hands import Hands
 from headrace.drill.policy import quicken
 from headrace.drill.watch import Watch
 
+_DEMAND_SEEN_S = 10.0
+"""Longest wait for the control plane to see the demand, after a drill's own warm-up."""
 _CLIENT_TIMEOUT_S = 20.0
 _SESSIONS = 3000
 """Open conversations of a stream and front-end: so many that sessions, which are moved and refused whole,
@@ -35,8 +37,6 @@ class StageConfig:
 
     rate_divisor: float = 5.0
     seed: int = 1
-    warm_s: tuple[float, float] = (10.0, 20.0)
-    """Least and most seconds of load before the calm phase."""
     scenario: Callable[[float], Scenario] = lambda divisor: Scenario.talk(rate_divisor=divisor)
     """The fleet, from the rate divisor."""
 
@@ -71,7 +71,7 @@ def nominal_rps(scenario: Scenario) -> float:
 async def _carry_out(drill: Drill, fleet: Fleet, config: StageConfig) -> Evidence:
     async with asyncio.TaskGroup() as group, _load(drill, fleet, config.seed) as load:
         hands, watch = Hands(fleet, group), Watch(fleet)
-        await _warm_up(fleet, config.warm_s)
+        await _warm_up(fleet, drill.warm_s)
         async with _beside(watch.run()):
             for generator in load.values():
                 generator.start_measuring()
@@ -147,12 +147,12 @@ def _set_rates(drill: Drill, fleet: Fleet, load: dict[str, LoadGenerator], *, du
             load[stream.name].set_rate(frontend, part * nominal * weight / sum(weights.values()))
 
 
-async def _warm_up(fleet: Fleet, limits_s: tuple[float, float]) -> None:
+async def _warm_up(fleet: Fleet, least_s: float) -> None:
     """Until caches are warm and the control plane sees the demand that is sent."""
     started = time.monotonic()
     wanted, seen = 0.9 * sum(fleet.scenario.demand_rps.values()), 0.0
-    await asyncio.sleep(limits_s[0])
-    while seen < wanted and time.monotonic() - started < limits_s[1]:
+    await asyncio.sleep(least_s)
+    while seen < wanted and time.monotonic() - started < least_s + _DEMAND_SEEN_S:
         status = await fleet.api("/api/status")
         seen = sum(rps for row in status["demand_rps"].values() for rps in row.values())
         await asyncio.sleep(0.25)

@@ -12,7 +12,7 @@ from headrace.drill.losses import NO_FAILURE
 from headrace.drill.stage import StageConfig, run_drill
 from tests.headrace.fleet.small import small
 
-CONFIG = StageConfig(scenario=lambda divisor: small(), warm_s=(2.0, 15.0))
+CONFIG = StageConfig(scenario=lambda divisor: small())
 
 
 async def _kill(hands: Hands) -> None:
@@ -36,6 +36,7 @@ async def test_a_killed_replica_is_drilled_to_a_verdict():
         _restart,
         _lost,
         streams=(Stream("all", calm=0.2),),
+        warm_s=2.0,
         calm_s=2.0,
         fault_s=3.0,
         after_s=2.0,
@@ -53,6 +54,7 @@ async def test_the_rates_of_a_stream_hold_in_the_fault_alone():
         "nothing but a change of demand",
         (),
         streams=(Stream("steady", calm=0.1), Stream("more", calm=0.0, fault=0.2)),
+        warm_s=2.0,
         calm_s=2.0,
         fault_s=3.0,
         after_s=1.0,
