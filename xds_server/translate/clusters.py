@@ -92,8 +92,7 @@ def composite(
     the fallback. It is one longer than the route has retries: with more retries "no healthy upstream" would
     hide an engine's own error.
 
-    `tell_engine` puts the attempt's engine into a request header, for gateways. It costs Envoy some
-    milliseconds a cluster, so only where there is one.
+    `tell_engine` puts the attempt's engine into a request header, which only gateways need.
 
     An entry without a usable replica is passed over within the same attempt, so an engine that is known to
     be gone costs no retry. Without a fallback the engine is tried once more, to keep the length.
