@@ -53,8 +53,8 @@ class Admission:
         frontends: Collection[str],
         ready: Collection[str],
         certificate_names: Collection[str] | None,
-    ) -> str:
-        """Returns a warning, or "". Raises Rejection."""
+    ) -> tuple[Node, str]:
+        """Returns the node and a warning, or "". Raises Rejection."""
         if node is None or not node.id:
             raise Rejection(Reason.NODE, "INVALID_ARGUMENT", "the first request must carry node.id")
         if self.fleet and node.fleet != self.fleet:
@@ -67,7 +67,7 @@ class Admission:
         if node.cluster not in ready:
             text = f"front-end {node.cluster!r} has no configuration yet"
             raise Rejection(Reason.NOT_READY, "UNAVAILABLE", text)
-        return warning
+        return node, warning
 
     def unknown_frontend(self, name: str, frontends: Collection[str]) -> Rejection:
         """The rejection of a node whose `cluster` is not a front-end."""

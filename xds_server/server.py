@@ -10,6 +10,7 @@ The transport (`services`) opens a connection per stream and is woken when there
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -25,7 +26,7 @@ from xds_server.events import (
     Refused,
     Sent,
 )
-from xds_server.identity import Admission, Rejection
+from xds_server.identity import Admission, Reason, Rejection
 from xds_server.protocol.client import Client, Stream
 from xds_server.protocol.watch import Verdict
 from xds_server.protocol.wire import Node, Request, Response
@@ -34,13 +35,17 @@ from xds_server.resources import Resource
 from xds_server.snapshot import EMPTY, Snapshot, SnapshotError
 from xds_server.status import ClientStatus, client_status
 
+_log = logging.getLogger(__name__)
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Connection:
     """One accepted stream. Made by `XdsServer.connect`; closed by its transport."""
 
     info: ClientInfo
     stream: Stream
+    node: Node
+    certificate_names: frozenset[str] | None
     wake: Callable[[], None]
     """Tells the transport that there may be something to send."""
     end: Callable[[Rejection], None]
@@ -66,15 +71,18 @@ class XdsServer:
         admission: Admission | None = None,
         runtime_layers: Iterable[str] = (),
         lag_s: float = 15.0,
+        max_streams: int = 20_000,
     ) -> None:
         """`clock` is monotonic, in seconds. `runtime_layers`: names in the bootstrap, which every snapshot
-        must hold. A response unconfirmed for `lag_s` is told as `Lagging` by `watch_lag`."""
+        must hold. A response unconfirmed for `lag_s` is told as `Lagging` by `watch_lag`. Streams beyond
+        `max_streams` are refused with RESOURCE_EXHAUSTED."""
         self._clock = clock
         self._on_event = on_event
-        self.admission = admission or Admission(fleet)
+        self._admission = admission or Admission(fleet)
         """Who may connect; may be replaced at any time, for streams opened from then on."""
         self._runtime_layers = tuple(runtime_layers)
         self._lag_s = lag_s
+        self._max_streams = max_streams
         self._frontends: dict[str, _Frontend] = {}
         self._connections: dict[str, Connection] = {}
         self._shared: dict[tuple[str, str], Client] = {}
@@ -92,7 +100,7 @@ class XdsServer:
             self._frontends[name] = _Frontend()
         for name in self._frontends.keys() - names:
             del self._frontends[name]
-            rejection = self.admission.unknown_frontend(name, names)
+            rejection = self._admission.unknown_frontend(name, names)
             for connection in self._of(name):
                 connection.end(rejection)
 
@@ -146,6 +154,20 @@ class XdsServer:
             connection.wake()
         return state.sequence
 
+    @property
+    def admission(self) -> Admission:
+        """Who may connect. Setting it ends the streams that it does not admit."""
+        return self._admission
+
+    @admission.setter
+    def admission(self, admission: Admission) -> None:
+        self._admission = admission
+        for connection in self.connections():
+            try:
+                self._admit(connection.node, connection.certificate_names)
+            except Rejection as rejection:
+                connection.end(rejection)
+
     # ---- streams ------------------------------------------------------------------------------------
 
     def connect(
@@ -160,36 +182,28 @@ class XdsServer:
         certificate_names: frozenset[str] | None = None,
     ) -> Connection:
         """Accept the stream whose first request came from `node`. Raises Rejection."""
-        ready = {name for name, state in self._frontends.items() if state.sequence}
         try:
-            warning = self.admission.admit(node, self._frontends.keys(), ready, certificate_names)
+            if len(self._connections) >= self._max_streams:
+                text = f"this server has {self._max_streams} streams already"
+                raise Rejection(Reason.TOO_MANY, "RESOURCE_EXHAUSTED", text)
+            admitted, warning = self._admit(node, certificate_names)
         except Rejection as rejection:
             frontend = node.cluster if node else ""
             self._emit(Refused(rejection.reason, str(rejection), node.id if node else "", frontend, peer))
             raise
-        assert node is not None  # admit() refuses a missing node
-        connection = self._open(node, peer, delta, only, wake, end)
-        self._emit(Connected(connection.info, warning))
-        return connection
-
-    def _open(
-        self,
-        node: Node,
-        peer: str,
-        delta: bool,
-        only: ResourceType | None,
-        wake: Callable[[], None],
-        end: Callable[[Rejection], None],
-    ) -> Connection:
         number = str(next(self._stream_ids))
         nonces = count(1)
-        client = self._client(node, shared=only is not None)
+        client = self._client(admitted, shared=only is not None)
         stream = Stream(client, number, lambda: f"{number}.{next(nonces)}", delta, only)
-        build = ".".join(map(str, node.build)) if node.build else ""
-        protocol = "delta" if delta else "sotw"
-        info = ClientInfo(node.id, node.cluster, number, peer, protocol, build)
-        connection = self._connections[number] = Connection(info, stream, wake, end)
+        info = _client_info(admitted, number, peer, delta)
+        connection = Connection(info, stream, admitted, certificate_names, wake, end)
+        self._connections[number] = connection
+        self._emit(Connected(info, warning))
         return connection
+
+    def _admit(self, node: Node | None, certificate_names: frozenset[str] | None) -> tuple[Node, str]:
+        ready = {name for name, state in self._frontends.items() if state.sequence}
+        return self._admission.admit(node, self._frontends.keys(), ready, certificate_names)
 
     def _client(self, node: Node, shared: bool) -> Client:
         if shared and (client := self._shared.get((node.cluster, node.id))):
@@ -285,7 +299,15 @@ class XdsServer:
         return (c for c in list(self._connections.values()) if c.info.frontend == frontend)
 
     def _emit(self, event: Event) -> None:
-        self._on_event(event)
+        try:
+            self._on_event(event)
+        except Exception:  # whoever logs and counts must not be able to end streams
+            _log.exception("event_handler_failed")
+
+
+def _client_info(node: Node, stream: str, peer: str, delta: bool) -> ClientInfo:
+    build = ".".join(map(str, node.build)) if node.build else ""
+    return ClientInfo(node.id, node.cluster, stream, peer, "delta" if delta else "sotw", build)
 
 
 def _verdict_event(info: ClientInfo, type_: ResourceType, verdict: Verdict) -> Event:

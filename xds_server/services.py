@@ -50,6 +50,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -57,8 +58,12 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
-"""Options for `grpc.aio.server`: receive size, keepalive both ways (a half-open connection is found within
-40 s), and a connection age (grpc adds 10 % jitter) so that Envoys spread again over restarted replicas."""
+"""Options for `grpc.aio.server`.
+
+Receive size; keepalive both ways, so that a half-open connection is found within 40 s (without
+`ping_timeout_ms` grpc waits a minute more); a connection age (grpc adds 10 % jitter), so that Envoys spread
+again over restarted replicas of the control plane.
+"""
 
 
 @dataclass(frozen=True, slots=True)

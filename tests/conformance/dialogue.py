@@ -119,10 +119,12 @@ class World:
         self._make()
 
     async def stop(self) -> None:
-        for client in self._clients:
-            await client.close()
-        self.services.stop()
-        await self._grpc.stop(1.0)
+        try:
+            for client in self._clients:
+                await client.close()
+        finally:
+            self.services.stop()
+            await self._grpc.stop(1.0)
         assert not self.server.connections()
 
     def client(self, protocol: str, mode: str, type_: ResourceType, node: str = "", **options) -> Dialogue:
@@ -197,8 +199,10 @@ class Dialogue:
         self.node = core.Node(id=node, cluster=frontend)
         if fleet:
             self.node.metadata = protobuf.Struct(fields={"fleet": protobuf.Value(string_value=fleet)})
-        self._channel = aio.insecure_channel(world.address)
+        unlimited = [("grpc.max_receive_message_length", -1)]
+        self._channel = aio.insecure_channel(world.address, options=unlimited)
         self._call = self._channel.stream_stream(self._path())()
+        self._call.add_done_callback(lambda _: world.changed.set())
         self._said = False
 
     def _path(self) -> str:
@@ -281,16 +285,17 @@ class Dialogue:
         self.world.told += 1
         await self._call.write(body)
         if first:
-            node = self.node.id
             await self.world.until(
-                lambda: (
-                    len(self.world.of(Connected)) > before
-                    or any(event.node in (node, "") for event in self.world.of(Refused))
-                    or self._call.done()
-                )
+                lambda: self._streams_since(before) or self._refused() or self._call.done()
             )
-            opened = self.world.of(Connected)[before:]
-            self.stream = opened[0].client.stream if opened else ""
+            self.stream = next(iter(self._streams_since(before)), "")
+
+    def _streams_since(self, before: int) -> list[str]:
+        new = self.world.of(Connected)[before:]
+        return [event.client.stream for event in new if event.client.id == self.node.id]
+
+    def _refused(self) -> bool:
+        return any(event.node in (self.node.id, "") for event in self.world.of(Refused))
 
     # ---- hearing --------------------------------------------------------------------------------------
 
@@ -318,7 +323,8 @@ class Dialogue:
     async def nothing(self) -> None:
         """Nothing was said since the last response."""
         await self.world.quiet()
-        assert self.world.written(self.stream) == self.read, "there is a response"
+        unread = self.world.written(self.stream) - self.read
+        assert not unread, f"{unread} responses are there on stream {self.stream!r}"
 
     async def ends(self) -> tuple[grpc.StatusCode, str]:
         """The stream ends; how."""
