@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
+import aiohttp
 import pytest
 
 from tests.envoy.harness import ControlPlane, Front, Pool, engine
@@ -52,6 +54,22 @@ async def test_the_session_key_is_the_first_source_that_is_present(
         expected = await front.where(KEYS[:12])
         found = [await front.chat(**request_of(key)) for key in KEYS[:12]]
         assert [f"{each.headers['x-headrace-engine']}/{each.served_by}" for each in found] == expected
+
+
+async def test_a_session_key_may_be_a_nested_field(control_plane: ControlPlane, front: Front) -> None:
+    async with Replica("a-0") as a0, Replica("a-1") as a1:
+        table = Pool({"a": [a0, a1]}).table()
+        nested = replace(table.models[0], session_keys=("body:metadata:conversation",))
+        await control_plane.publish(replace(table, models=(nested, *table.models[1:])))
+        # The field is read by the listener, and a connection stays with the listener it came by.
+        async with aiohttp.ClientSession() as http:
+            fresh = Front(front.envoy, http)
+            chosen = [
+                {(await fresh.chat(metadata={"conversation": key})).served_by for _ in range(4)}
+                for key in KEYS[:10]
+            ]
+        assert all(len(each) == 1 for each in chosen)
+        assert len(set.union(*chosen)) == 2
 
 
 async def test_without_a_session_key_requests_spread(control_plane: ControlPlane, front: Front) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.envoy.harness import MODEL, SMALL, ControlPlane, Front, Pool, engine
+from tests.envoy.harness import MODEL, SMALL, Answer, ControlPlane, Front, Pool, engine
 from tests.envoy.replica import Replica
 from xds_server.routing import SHED, TOTAL_WEIGHT, Endpoint
 
@@ -15,9 +15,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 JSON = {"content-type": "application/json"}
 
 
-def error(body: bytes) -> dict[str, object]:
-    """Return the error of an OpenAI error body."""
-    document = json.loads(body)
+def error(answer: Answer) -> dict[str, object]:
+    """Return the error of an answer that is one as OpenAI writes it."""
+    assert answer.headers["content-type"] == "application/json"
+    document = json.loads(answer.body)
     assert set(document) == {"error"}
     assert set(document["error"]) == {"message", "type", "param", "code"}
     return document["error"]
@@ -45,7 +46,7 @@ async def test_an_unknown_model_is_refused_as_openai_does(front: Front, replica:
     answer = await front.chat(model=name)
     assert answer.status == 404
     assert answer.reason == "unknown_model"
-    assert error(answer.body)["code"] == "model_not_found"
+    assert error(answer)["code"] == "model_not_found"
     assert not replica.received
 
 
@@ -70,7 +71,7 @@ async def test_a_body_that_names_no_model_is_refused(
     answer = await front.send(data=body, headers=headers)
     assert answer.status == 400
     assert answer.reason == "missing_model"
-    assert error(answer.body)["param"] == "model"
+    assert error(answer)["param"] == "model"
     assert not replica.received
 
 
@@ -141,7 +142,7 @@ async def test_a_body_over_its_models_limit_is_refused(
             body = sized(size)
             answer = await front.send(data=pieces(body) if chunked else body, headers=JSON)
             assert (size, answer.status) == (size, status)
-        assert error(answer.body)["code"] == "request_too_large"
+        assert error(answer)["code"] == "request_too_large"
         assert len(replica.received) == 1
 
 
@@ -170,7 +171,7 @@ async def test_headers_over_the_limit_are_refused(front: Front, replica: Replica
         answer = await front.chat(headers=headers)
         assert answer.status == 431
         assert answer.reason == "headers_too_large"
-        assert error(answer.body)["code"] == "headers_too_large"
+        assert error(answer)["code"] == "headers_too_large"
     assert not replica.received
 
 
@@ -257,7 +258,7 @@ async def test_a_key_without_engines_says_why(control_plane: ControlPlane, front
         answer = await front.chat(model=SMALL)
         assert answer.status == 503
         assert answer.reason == "no_eligible_engine"
-        assert "residency: eu only" in str(error(answer.body)["message"])
+        assert "residency: eu only" in str(error(answer)["message"])
         assert await front.demand("chat.small") == demand + 1
         assert (await front.chat()).status == 200
 
@@ -280,7 +281,7 @@ async def test_what_the_plan_sheds_is_refused_with_retry_after(
         answer = await front.chat(headers={"x-session-id": f"s{refused}"})
         assert answer.headers["retry-after"] == "2"
         assert answer.reason == "shed"
-        assert error(answer.body)["code"] == "overloaded"
+        assert error(answer)["code"] == "overloaded"
         assert await front.demand() == demand + 81
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from urllib.parse import quote
 
 from envoy_data_plane.envoy.config.core.v3 import DataSource, SubstitutionFormatString
 from envoy_data_plane.envoy.config.route.v3 import DirectResponseAction, HeaderMatcher, Route, RouteMatch
@@ -31,11 +32,11 @@ def model_list(models: Iterable[Model]) -> Route:
 
 
 def single_models(models: Iterable[Model]) -> list[Route]:
-    """Answer `GET /v1/models/<name>`, with the name's slashes as they are or escaped; not for adapters."""
+    """Answer `GET /v1/models/<name>`, with the name as it is or escaped; not for adapters."""
     routes = []
     for name in sorted({name for model in models for name in model.served_as}):
         body = json.dumps(_entry(name), sort_keys=True, separators=(",", ":"))
-        for spelling in sorted({name, name.replace("/", "%2F")}):
+        for spelling in sorted({name, name.replace("/", "%2F"), quote(name, safe="")}):
             routes.append(_answer(RouteMatch(path=f"/v1/models/{spelling}", headers=[_GET]), 200, body))
     return routes
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from envoy_data_plane.envoy.config.accesslog.v3 import (
     AccessLogFilter,
+    AndFilter,
     ComparisonFilter,
     ComparisonFilterOp,
+    HeaderFilter,
     ResponseFlagFilter,
     StatusCodeFilter,
 )
 from envoy_data_plane.envoy.config.core.v3 import DataSource, RuntimeUInt32
+from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
     LocalReplyConfig,
     ResponseMapper,
@@ -22,7 +25,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from xds_server.routing import ShedAnswer
 from xds_server.translate import names
 from xds_server.translate.errors import JSON, error_body
-from xds_server.translate.packing import overwrite
+from xds_server.translate.packing import exactly, overwrite
 
 _UNAVAILABLE = "service_unavailable"
 _RATE = "rate_limit_exceeded"
@@ -80,9 +83,7 @@ def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
                 "timeout",
                 error_body("The engine did not answer in time.", "timeout", "timeout"),
             ),
-            _on_status(
-                413, "too_large", error_body("The request body is too large.", _INVALID, "request_too_large")
-            ),
+            _beyond_every_limit(),
             _on_status(
                 431,
                 "headers_too_large",
@@ -97,6 +98,14 @@ def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
     )
 
 
+def _beyond_every_limit() -> ResponseMapper:
+    """Answer a body that was too large before it named a model; a model's own limit has its own answer."""
+    unnamed = HeaderMatcher(name=names.MODEL_HEADER, string_match=exactly(names.NO_MODEL))
+    both = AndFilter(filters=[_status(413), AccessLogFilter(header_filter=HeaderFilter(header=unnamed))])
+    body = error_body("The request body is too large.", _INVALID, "request_too_large")
+    return _mapper(AccessLogFilter(and_filter=both), 413, "too_large", body, None)
+
+
 def _on_flags(
     flags: list[str], status: int, reason: str, body: str, retry_after_s: int | None = None
 ) -> ResponseMapper:
@@ -107,10 +116,13 @@ def _on_flags(
 
 def _on_status(status: int, reason: str, body: str) -> ResponseMapper:
     """Answer replies that Envoy makes with a status and no flag."""
-    value = RuntimeUInt32(default_value=status, runtime_key=f"headrace.local_reply.{reason}")
+    return _mapper(_status(status), status, reason, body, None)
+
+
+def _status(status: int) -> AccessLogFilter:
+    value = RuntimeUInt32(default_value=status, runtime_key=f"headrace.local_reply.{status}")
     comparison = ComparisonFilter(op=ComparisonFilterOp.EQ, value=value)
-    matches = AccessLogFilter(status_code_filter=StatusCodeFilter(comparison=comparison))
-    return _mapper(matches, status, reason, body, None)
+    return AccessLogFilter(status_code_filter=StatusCodeFilter(comparison=comparison))
 
 
 def _mapper(
