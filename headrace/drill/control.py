@@ -74,7 +74,7 @@ DRILLS = (
         _return,
         figures=_jump,
         fault_s=20.0,
-        after_s=12.0,
+        after_s=20.0,
     ),
     Drill(
         "envoy-started-alone",

@@ -14,7 +14,8 @@ from headrace.drill.policy import protect
 
 _STATIC = 10
 _NONE = 100_000
-_BUSY = 0.9
+_BUSY = 0.873
+"""Of nominal capacity: 90 % of what may be planned with."""
 
 
 async def _fail_some(hands: Hands) -> None:
@@ -42,7 +43,7 @@ def _limited(limit: int, document: dict[str, Any]) -> None:
 
 _STORM = Drill(
     "retry-storm",
-    "At 90 % of capacity every engine answers 30 % of requests with 503 for 20 s; retry limits follow the "
+    "At 90 % of plannable capacity every engine answers 30 % of requests with 503 for 20 s; retry limits follow the "
     "load.",
     (
         Target("recover_s", at_most=10.0, why="issue: normal within 10 s of the storm's end"),
