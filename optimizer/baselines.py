@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from optimizer.bound import Duals, Shed
 from optimizer.component import Flow
-from optimizer.layout import Layout, Round
+from optimizer.layout import Layout, Round, times
 from optimizer.problem import Problem
 from optimizer.shedding import shed_prices
 from optimizer.warm import Warm
@@ -206,7 +206,7 @@ def _seen(round_: Round, problem: Problem, shares: Array) -> tuple[Array, Array]
     flow = shares * round_.demand[:, None]
     load = np.einsum("ij,ij->j", flow, round_.layout.work)
     ttft, tbot = round_.latency(load)
-    latency = ttft + tbot * round_.omega / np.maximum(round_.rho, 1e-12)
+    latency = ttft + times(round_.omega / np.maximum(round_.rho, 1e-12), tbot)
     for j, name in enumerate(round_.layout.engines):
         seen = (problem.observed or {}).get(name)
         if seen is not None:

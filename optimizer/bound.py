@@ -108,9 +108,9 @@ def reduced_costs(round_: Round, duals: Duals) -> tuple[Array, Array, Array]:
     layout = round_.layout
     base = layout.cost + layout.work * duals.engine - duals.row[:, None]
     base = np.where(round_.usable, base, np.inf)
-    free = np.where(round_.free[:, None] > 0, base - duals.free[:, None], np.inf)
-    move = base + layout.gamma[:, None] + layout.kappa[:, None] * duals.engine - duals.step[:, None]
-    return base, free, np.where(round_.free[:, None] < 1, move, np.inf)
+    free = np.where(round_.free_open, base - duals.free[:, None], np.inf)
+    paid = layout.gamma[:, None] + layout.kappa[:, None] * duals.engine - duals.step[:, None]
+    return base, free, np.where(round_.move_open, base + paid, np.inf)
 
 
 def lagrange_bound(round_: Round, tangents: Tangents, duals: Duals, shed: Shed, step: float | None) -> float:

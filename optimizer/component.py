@@ -140,8 +140,8 @@ class Component:
         self._add_flows(STAY, np.argwhere(round_.stay > 0))
         if not self._flows.count(FREE) and not self._flows.count(MOVE):
             first = _least(np.where(round_.usable, round_.layout.cost, np.inf), *FIRST_COLUMNS)
-            self._add_flows(FREE, first[round_.free[first[:, 0]] > 0])
-            self._add_flows(MOVE, first[round_.free[first[:, 0]] < 1])
+            self._add_flows(FREE, first[round_.free_open[first[:, 0], first[:, 1]]])
+            self._add_flows(MOVE, first[round_.move_open[first[:, 0], first[:, 1]]])
         index = self._flows.all()
         model.set_bounds(index.column, _flow_limits(round_, index))
         self._price_pieces(round_, np.arange(len(self.layout.engines), dtype=np.intp))
@@ -341,10 +341,11 @@ def _flow_limits(round_: Round, index: FlowIndex) -> Array:
     """Upper bounds of flow columns, requests/s."""
     row, engine = index.row, index.engine
     stay = round_.stay[row, engine]
-    room = np.maximum(0.0, round_.layout.max_share[engine] - stay)
-    room = np.where(round_.layout.max_share[engine] < 1.0, room, np.inf)
-    part = np.where(index.family == STAY, stay, room)
-    return np.where(round_.usable[row, engine], part * round_.demand[row], 0.0)
+    limit = round_.layout.max_share[engine]
+    part = np.where(limit < 1.0, np.maximum(0.0, limit - stay), np.inf)
+    part = np.where(index.family == STAY, stay, part)
+    open_ = np.where(index.family == FREE, round_.free_open[row, engine], round_.usable[row, engine])
+    return np.where(open_, part * round_.demand[row], 0.0)
 
 
 def _least(cost: Array, per_row: int, per_engine: int, below: float = math.inf) -> Index:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.layout import Round
+from optimizer.layout import Round, times
 
 Array = npt.NDArray[np.float64]
 
@@ -77,14 +77,13 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     ttft, tbot = round_.latency(load)
     per_engine = x.sum(axis=0)
     tokens = layout.tokens @ x
-    used = per_engine > 0
     network = float((x * layout.network).sum())
     return Cost(
         network=network,
         engine=float((x * layout.idle).sum() + h.sum()),
         churn=float(layout.gamma @ moved.sum(axis=1) + extra.sum()),
         shed=float(shed @ shed_price),
-        true_latency=network + float(per_engine[used] @ ttft[used] + tokens[used] @ tbot[used]),
+        true_latency=network + float((times(per_engine, ttft) + times(tokens, tbot)).sum()),
         served_rps=float(per_engine.sum()),
         feasible=feasible,
         overload=overload,

@@ -20,6 +20,9 @@ SNAP = 1e-4
 """Distance to an integer, in units, that counts as floating-point noise."""
 
 
+DUST = 1e-9
+"""Part of a row or capacity that is floating-point noise: no rule may turn on it."""
+
 SMALL = 0.01
 """Shares below this part of their row and of their engine's capacity may be merged away."""
 
@@ -31,12 +34,13 @@ def merge_small(round_: Round, flow: Flow) -> Flow:
     vertex without churn has). What is dropped goes to the row's other engines in proportion, never over a
     capacity or a largest share.
     """
-    layout, x = round_.layout, flow.x.copy()
+    layout = round_.layout
+    x = np.where(flow.x > DUST * round_.demand[:, None], flow.x, 0.0)
     if np.count_nonzero(x) <= len(x) + np.count_nonzero(x.any(axis=0)):
         return flow
     part = x / round_.demand[:, None]
     small = (part > 0) & (part < SMALL) & (x * layout.work < SMALL * round_.capacity)
-    load, limit = loads(round_, x), layout.max_share
+    load = loads(round_, x)
     for i in np.flatnonzero(small.any(axis=1)).tolist():
         rest = np.where(small[i], 0.0, x[i])
         total = rest.sum()
@@ -45,9 +49,8 @@ def merge_small(round_: Round, flow: Flow) -> Flow:
         new = rest * (x[i].sum() / total)
         after = load + (new - x[i]) * layout.work[i]
         grows = new > x[i]
-        if np.all(after[grows] <= round_.room[grows]) and np.all(
-            new[grows] <= limit[grows] * round_.demand[i]
-        ):
+        fits = np.all(after[grows] <= round_.room[grows] * (1.0 + DUST))
+        if fits and np.all(new[grows] <= layout.max_share[grows] * round_.demand[i] * (1.0 + DUST)):
             x[i], load = new, after
     return dataclasses.replace(flow, x=x)
 

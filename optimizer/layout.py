@@ -96,6 +96,18 @@ class Round:
     usable: Mask
     """[R, E] eligible and with capacity."""
 
+    @cached_property
+    def free_open(self) -> Mask:
+        """[R, E] where a move may be free of churn. A partly free row pays for moves to limited engines: two
+        kinds of move there would need a row of the program each to keep the largest share."""
+        limited = (self.layout.max_share < 1.0)[None, :] & (self.free < 1.0)[:, None]
+        return self.usable & (self.free > 0.0)[:, None] & ~limited
+
+    @cached_property
+    def move_open(self) -> Mask:
+        """[R, E] where a move is paid for."""
+        return self.usable & (self.free < 1.0)[:, None]
+
     def curves(self, load: Array) -> tuple[Array, Array]:
         """h_e(load) and its slope, per engine [E]; load in work/s of the whole engine."""
         h, slope = np.zeros_like(load), np.zeros_like(load)
@@ -104,8 +116,8 @@ class Round:
             mine = (self.layout.grid_of == index) & alive
             if mine.any():
                 a, da, b, db = grid.curve.congestion(load[mine] / self.scale[mine])
-                h[mine] = self.scale[mine] * (self.rho[mine] * a + self.omega[mine] * b)
-                slope[mine] = self.rho[mine] * da + self.omega[mine] * db
+                h[mine] = self.scale[mine] * (self.rho[mine] * a + times(self.omega[mine], b))
+                slope[mine] = self.rho[mine] * da + times(self.omega[mine], db)
         return h, slope
 
     def latency(self, load: Array) -> tuple[Array, Array]:
@@ -121,6 +133,12 @@ class Round:
             )
             ttft[mine], tbot[mine] = grid.curve.latency(per_replica)
         return ttft, tbot
+
+
+def times(weight: Array, value: Array) -> Array:
+    """weight·value, with 0·∞ = 0: what is not asked for costs nothing."""
+    out: Array = np.multiply(weight, value, out=np.zeros_like(value), where=weight > 0)
+    return out
 
 
 def build_rounds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -28,7 +29,11 @@ def global_(round_: Round, problem: Problem, warm: Warm, deadline: float) -> Flo
     if flow is not None and np.any(flow.shed > nothing + 1e-7 * round_.demand):
         # A moved request's extra work must not be the reason to refuse another: plan again without it.
         without = warm.without_kappa(round_)
-        shed = Shed(least_shed(without), shed_prices(without), decided=True)
+        try:
+            floor = least_shed(without)
+        except ArithmeticError as error:
+            return dataclasses.replace(flow, notes=(*flow.notes, f"refused by price only: {error}"))
+        shed = Shed(floor, shed_prices(without), decided=True)
         flow = _solve(without, shed, problem.max_step, warm, deadline)
     if flow is None:
         weight = np.broadcast_to(round_.capacity, round_.usable.shape)

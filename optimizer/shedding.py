@@ -16,6 +16,8 @@ Mask = npt.NDArray[np.bool_]
 LEVEL_RATIO = 10.0
 MAX_LEVELS = 4
 MARGIN = 2e-6
+SLACK = 1e-7
+"""What a decided fraction or budget may be exceeded by in the next program, for its tolerance."""
 NOTHING = 1e-9
 """Part of the demanded work below which shedding is numerical noise."""
 
@@ -151,12 +153,12 @@ class _Groups:
         limits[largest, -1] = -1.0
         right = np.concatenate([self.capacity, np.zeros(groups), [1.0]])
         if budget_weight is not None:
-            limits[-1, flows:-1], right[-1] = budget_weight, budget * (1.0 + 1e-9) + 1e-12
+            limits[-1, flows:-1], right[-1] = budget_weight, budget * (1.0 + SLACK) + SLACK
         low, high = np.zeros(size), np.ones(size)
         high[:flows] = self.max_share[column] * self.demand[row]
         absent = ~(fixed | level)
         low[flows:-1] = np.where(absent, 1.0, 0.0)
-        high[flows:-1] = np.where(fixed, np.minimum(1.0, fraction + 1e-9), 1.0)
+        high[flows:-1] = np.where(fixed, np.minimum(1.0, fraction + SLACK), 1.0)
         result = linprog(
             cost,
             A_ub=limits,
@@ -164,6 +166,7 @@ class _Groups:
             A_eq=balance,
             b_eq=self.demand,
             bounds=np.stack([low, high], axis=1),
+            options={"presolve": False},
         )
         if result.status != 0:
             raise ArithmeticError(f"shedding program: {result.message}")
