@@ -43,8 +43,8 @@ def _limited(limit: int, document: dict[str, Any]) -> None:
 
 _STORM = Drill(
     "retry-storm",
-    "At 90 % of plannable capacity every engine answers 30 % of requests with 503 for 20 s; retry limits follow the "
-    "load.",
+    "At 90 % of plannable capacity every engine answers 30 % of requests with 503 for 20 s; retry limits "
+    "follow the load.",
     (
         Target("recover_s", at_most=10.0, why="issue: normal within 10 s of the storm's end"),
         Target("attempts", at_most=1.35, why="1.3 are the errors themselves; more would feed the storm"),
