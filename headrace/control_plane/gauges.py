@@ -51,7 +51,15 @@ class Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
-        for part in (self._info, self._demand, self._shares, self._plan, self._replicas, self._signals):
+        for part in (
+            self._info,
+            self._demand,
+            self._network,
+            self._shares,
+            self._plan,
+            self._replicas,
+            self._signals,
+        ):
             yield from part()
         yield from self._clients()
 
@@ -89,6 +97,20 @@ class Gauges(Collector):
             for (f, k), (done, again) in sorted(retries.items())
         )
         yield gauge("headrace_retry_ratio", "retries per final answer", _KEY, ratios)
+
+    def _network(self) -> Iterator[Metric]:
+        """Round trips by the policy, and the mean TCP connect time that Envoys measured."""
+        policy, found = self._plane.policy, {}
+        for frontend in policy.frontends:
+            for name, spec in policy.engines.items():
+                found[frontend, spec.region, "policy"] = [policy.network_ms(frontend, name)]
+        for (frontend, name), seen in self._plane.traffic.view().engines.items():
+            if seen.rtt_ms is not None and name in policy.engines:
+                place = (frontend, policy.engines[name].region, "measured")
+                found.setdefault(place, []).append(seen.rtt_ms)
+        labels = ("frontend", "region", "source")
+        samples: Iterator[Sample] = ((key, sum(ms) / len(ms) / 1000) for key, ms in sorted(found.items()))
+        yield gauge("headrace_network_rtt_seconds", "round trip", labels, samples)
 
     def _shares(self) -> Iterator[Metric]:
         labels = (*_KEY, "engine")

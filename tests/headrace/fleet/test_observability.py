@@ -27,6 +27,7 @@ NAMES = {
     "headrace_demand_age_seconds",
     "headrace_requests",
     "headrace_share_ratio",
+    "headrace_network_rtt_seconds",
     "headrace_share_realised_ratio",
     "headrace_moved_share",
     "headrace_retry_ratio",
@@ -67,7 +68,8 @@ async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loa
         families = await answered(scrape, lambda found: found.keys() >= NAMES)
     labels = {label for family in families.values() for sample in family.samples for label in sample.labels}
     assert labels <= {
-        *("frontend", "model", "class", "engine", "state", "type", "reason", "result", "trigger", "stage"),
+        *("frontend", "model", "class", "engine", "region", "state", "type", "reason", "result"),
+        *("trigger", "stage"),
         *("mode", "source", "quantile", "version", "solver", "revision", "hash", "le"),
     }
 
