@@ -147,11 +147,10 @@ class XdsServer:
         if not changes and state.sequence:
             return state.sequence
         state.snapshot, state.sequence = snapshot, next(self._sequences)
-        connections = list(self._of(frontend))
-        for client in {id(c.stream.client): c.stream.client for c in connections}.values():
+        clients = {id(c.stream.client): c.stream.client for c in self._of(frontend)}
+        for client in clients.values():
             client.publish(snapshot, state.sequence, changes)
-        for connection in connections:
-            connection.wake()
+            self._wake(client)
         return state.sequence
 
     @property
@@ -293,7 +292,8 @@ class XdsServer:
 
     def _wake(self, client: Client) -> None:
         for stream in client.streams:
-            self._connections[stream.id].wake()
+            if stream.due:
+                self._connections[stream.id].wake()
 
     def _of(self, frontend: str) -> Iterator[Connection]:
         return (c for c in list(self._connections.values()) if c.info.frontend == frontend)

@@ -39,6 +39,11 @@ class Client:
         self._routed: dict[str, frozenset[Reference]] = {}
         """Route configuration -> what the version last sent refers to."""
 
+    @property
+    def leaving(self) -> bool:
+        """Whether something that left the snapshot is still kept for the client."""
+        return bool(self._leaving)
+
     def watches(self, type_: ResourceType) -> list[Watch]:
         """The client's watches of a type (several only with several streams)."""
         return [stream.watches[type_.url] for stream in self.streams if type_.url in stream.watches]
@@ -186,13 +191,18 @@ class Stream:
             watch = self.watches[type_.url] = DeltaWatch(type_) if self.delta else SotwWatch(type_)
         return type_, _receive(watch, request, now)
 
+    @property
+    def due(self) -> bool:
+        """Whether `responses` may have something to say."""
+        return self.client.leaving or any(watch.due for watch in self.watches.values())
+
     def responses(self, now: float) -> Iterator[Response]:
         """What to send now, each decided when it is asked for, so that none is out of date."""
         self.client.release()
         while True:
             for type_ in TYPES:
                 watch = self.watches.get(type_.url)
-                if watch and (response := self.client.answer(watch, self._nonce, now)):
+                if watch and watch.due and (response := self.client.answer(watch, self._nonce, now)):
                     yield response
             if not self.client.release():
                 return

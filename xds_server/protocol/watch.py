@@ -112,6 +112,11 @@ class Watch:
         """Whether the client has confirmed `name` and has not been told since that it goes."""
         return bool(self.known.get(name)) and bool(self.acked(name))
 
+    @property
+    def due(self) -> bool:
+        """Whether there may be something to say now."""
+        return not self.outstanding and bool(self.pending or self._all_pending or self._owes_answer)
+
     def confirmed(self, sequence: int) -> int:
         """Sequence of the newest snapshot that the client has confirmed completely, `sequence` being the
         newest there is."""
@@ -138,7 +143,7 @@ class Watch:
         self, view: View, nonce: Callable[[], str], sequence: int, now: float, gate: Gate
     ) -> Response | None:
         """The next response, or None when there is nothing to say or one is out already."""
-        if self.outstanding:
+        if not self.due:
             return None
         if self._all_pending:
             self._all_pending = False
