@@ -13,7 +13,7 @@ COPY . .
 RUN /opt/headrace/bin/pip install --no-cache-dir --no-deps .
 
 FROM ${BASE}
-RUN useradd --system --uid 10001 headrace && install -d -o headrace /var/lib/headrace
+RUN useradd --system --uid 10001 headrace && install -d -o headrace /var/lib/headrace /certs
 COPY --from=build /opt/headrace /opt/headrace
 ENV PATH=/opt/headrace/bin:$PATH PYTHONUNBUFFERED=1
 USER headrace

@@ -29,6 +29,9 @@ _CURVE = {
 }
 
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
 def _curve_options(command: Any) -> Any:
     for name, text in reversed(_CURVE.items()):
         kind = int if name.endswith("tokens") else float
@@ -57,7 +60,9 @@ def _curve_options(command: Any) -> Any:
 @click.option("--cluster", default="")
 @click.option("--advertise", help="IP address that Envoys dial [default: --host]")
 @click.option("--token-file", type=click.Path(exists=True, path_type=Path), help="bearer token for reports")
-@click.option("--ca", "ca_file", type=click.Path(exists=True), help="CA of the control plane: TLS")
+@click.option("--ca", type=_FILE, help="CA of the control plane: TLS")
+@click.option("--cert", type=_FILE, help="certificate that names the engine")
+@click.option("--key", type=_FILE, help="its key")
 @click.option("--seed", default=0, show_default=True, help="of the injected errors")
 @click.option("--print-port", is_flag=True, help="print the bound ports as one JSON line on stdout")
 @click.option("--ports-file", type=click.Path(path_type=Path), help="write the bound ports there as JSON")
@@ -66,6 +71,9 @@ def command(
     rtt_text: str,
     shutdown_timeout: float,
     token_file: Path | None,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
     print_port: bool,
     ports_file: Path | None,
     **options: Any,
@@ -81,9 +89,18 @@ def command(
         rtt_ms=rtt_ms,
         shutdown_timeout_s=shutdown_timeout,
         token=token_file.read_text().strip() if token_file else None,
+        tls=_tls(ca, cert, key),
         **options,
     )
     sys.exit(asyncio.run(_serve(config, print_port, ports_file)))
+
+
+def _tls(ca: Path | None, cert: Path | None, key: Path | None) -> Any:
+    if ca is None and cert is None:
+        return None
+    from signals.tls import TlsFiles
+
+    return TlsFiles(cert, key, ca)
 
 
 async def _serve(config: EngineConfig, print_port: bool, ports_file: Path | None) -> int:

@@ -47,6 +47,8 @@ class ServeConfig:
     reports: Address = Address("127.0.0.1", 7401)
     metrics: Address = Address("127.0.0.1", 7402)
     admin: Address = Address("127.0.0.1", 7403)
+    expose_admin: bool = False
+    """Let the admin port, which has no authentication, listen beyond loopback."""
     startup_wait_s: float = 10.0
     """Without saved state: how long to wait for every engine to report before Envoys are served."""
     planning_policy: str | None = None
@@ -54,7 +56,7 @@ class ServeConfig:
 
     def check(self) -> None:
         """Raise ValueError when what is reachable from outside would not be protected."""
-        if not self.admin.loopback:
+        if not self.admin.loopback and not self.expose_admin:
             raise ValueError(
                 f"--admin {self.admin}: the admin port has no authentication; expected a loopback address"
             )

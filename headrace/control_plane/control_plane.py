@@ -76,7 +76,7 @@ class ControlPlane:
         self.protection = Protection(self.membership, policy.protection.penalties)
         self.xds = XdsServer(
             clock=clock,
-            admission=rules.envoy_admission(policy),
+            admission=rules.envoy_admission(policy, config),
             on_event=self._on_xds,
             runtime_layers=[RUNTIME_LAYER],
         )
@@ -305,7 +305,7 @@ class ControlPlane:
         self.rules = planning_rules
         self.publisher.adopt(policy)
         self.traffic.adopt(policy)
-        self.xds.admission = rules.envoy_admission(policy)
+        self.xds.admission = rules.envoy_admission(policy, self.config)
         self.reports.admission = rules.admission(policy, self.config)
         self.membership.configure(rules.static_members(policy), policy.engines)
         self.log.info("policy_loaded", hash=policy.content_hash[:12])

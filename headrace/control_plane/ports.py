@@ -77,7 +77,7 @@ def _metrics_service(plane: ControlPlane) -> MetricsService:
     return MetricsService(
         plane.traffic,
         frontends=lambda: plane.policy.frontends,
-        identity=lambda frontend: rules.certificate_names(plane.policy, frontend) or None,
+        identity=lambda frontend: rules.certificate_names(plane.policy, plane.config, frontend),
         clock=plane.clock,
     )
 

@@ -44,20 +44,19 @@ def _identity(policy: Policy) -> IdentityRule | None:
     return IdentityRule(template=reports.identity or "", tokens=policy.report_tokens())
 
 
-def envoy_admission(policy: Policy) -> EnvoyAdmission:
+def envoy_admission(policy: Policy, config: ServeConfig) -> EnvoyAdmission:
     """Return which Envoys may connect: those of the fleet whose certificate names their front-end."""
-    return EnvoyAdmission(
-        fleet=policy.fleet,
-        certificate_names={name: certificate_names(policy, name) for name in policy.frontends}
-        if policy.security.xds
-        else None,
-    )
+    names = {name: certificate_names(policy, config, name) for name in policy.frontends}
+    known = {name: allowed for name, allowed in names.items() if allowed is not None}
+    return EnvoyAdmission(fleet=policy.fleet, certificate_names=known or None)
 
 
-def certificate_names(policy: Policy, frontend: str) -> tuple[str, ...]:
-    """Return the names of which a front-end's certificate must carry one; none without `security.xds`."""
+def certificate_names(policy: Policy, config: ServeConfig, frontend: str) -> tuple[str, ...] | None:
+    """Return the names of which a front-end's certificate must carry one; None in development mode."""
     xds = policy.security.xds
-    return (xds.identity.replace("{frontend}", frontend),) if xds else ()
+    if config.insecure_dev or xds is None:
+        return None
+    return (xds.identity.replace("{frontend}", frontend),)
 
 
 def tls_files(policy: Policy, port: Literal["reports", "xds"]) -> TlsFiles | None:

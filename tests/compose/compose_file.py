@@ -11,6 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
+_TLS = ("--ca=", "--cert=", "--key=", "--tls-")
 CONFIG = "/etc/headrace"
 """Where containers find the policy."""
 
@@ -40,11 +41,9 @@ class Loopback:
     def command(self, service: Mapping[str, Any]) -> list[str]:
         """The service's command line for this machine.
 
-        `--dev-network` goes: it names a network beside loopback, and here there is only loopback.
+        Certificates go, since replicas on loopback are taken in development mode only.
         """
-        arguments = [
-            argument for argument in image_command(service) if not argument.startswith("--dev-network")
-        ]
+        arguments = [argument for argument in image_command(service) if not argument.startswith(_TLS)]
         return [self._argument(argument) for argument in arguments]
 
     def _argument(self, argument: str) -> str:

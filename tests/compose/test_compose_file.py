@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import sys
 from contextlib import AsyncExitStack
@@ -16,7 +17,7 @@ FRONTENDS = ("us-east", "eu-west", "ap-south")
 
 
 def test_there_is_a_control_plane_an_envoy_and_an_engine_for_each_region_and_a_load():
-    expected = {"control-plane", "load"}
+    expected = {"certs", "control-plane", "load"}
     expected |= {f"{part}-{region}" for part in ("envoy", "engine") for region in FRONTENDS}
     assert set(services()) == expected
 
@@ -94,13 +95,12 @@ class Started:
 
     async def _start(self):
         addresses = self.loopback.addresses
-        for port in (18000, 7401, 7403):
-            addresses[f"10.231.77.250:{port}"] = "127.0.0.1:0"
-        addresses["0.0.0.0:7402"] = "127.0.0.1:0"
+        for port in (18000, 7401, 7402, 7403):
+            addresses[f"0.0.0.0:{port}"] = "127.0.0.1:0"
         addresses["--host=0.0.0.0"] = "--host=127.0.0.1"
         addresses["--port=8000"] = "--port=0"
         ports_file = self.directory / "ports.json"
-        control = await self.start("control-plane", f"--ports-file={ports_file}")
+        control = await self.start("control-plane", f"--ports-file={ports_file}", "--insecure-dev")
         ports = await control.ports(ports_file)
         addresses["control-plane:7401"] = f"127.0.0.1:{ports['reports']}"
         addresses["control-plane:18000"] = f"127.0.0.1:{ports['xds']}"
@@ -154,6 +154,37 @@ def slower(argument, divisor):
 
 
 def test_command_lines_name_a_sub_command_each():
-    assert {image_command(service)[0] for service in services().values()} == {
-        *("serve", "fake-engine", "envoy", "load")
-    }
+    commands = {image_command(service)[0] for service in services().values() if "command" in service}
+    assert commands == {"serve", "fake-engine", "envoy", "load"}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program for certificates")
+async def test_the_certificates_carry_the_names_that_the_policy_asks_for(tmp_path):
+    script = await Child.start(
+        "certs", ["sh", str(ROOT / "examples/compose/certs.sh"), str(tmp_path)], tmp_path / "log"
+    )
+    try:
+        async with asyncio.timeout(30):
+            while not (tmp_path / "done").exists():
+                assert script.running, script.tail()
+                await asyncio.sleep(0.05)
+    finally:
+        await script.stop()
+    names = {name: await alternative_names(tmp_path / f"{name}.crt") for name in certificates()}
+    assert names["control-plane"] == "DNS:control-plane"
+    for region in FRONTENDS:
+        assert names[f"frontend-{region}"] == f"URI:spiffe://compose/frontend/{region}"
+        assert names[f"engine-{region}-gpu"] == f"URI:spiffe://compose/engine/{region}-gpu"
+
+
+def certificates():
+    """Every leaf certificate that the policy or a command line names."""
+    text = FILE.read_text() + (ROOT / "examples/compose/policy.yaml").read_text()
+    return set(re.findall(r"/certs/([a-z-]+)\.crt", text)) - {"ca"}
+
+
+async def alternative_names(path):
+    command = ("openssl", "x509", "-in", path, "-noout", "-ext", "subjectAltName")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    text, _ = await process.communicate()
+    return text.decode().splitlines()[-1].strip()

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from headrace.demo.fake_engine.profile import EngineProfile
+
+if TYPE_CHECKING:
+    from signals.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,6 @@ class EngineConfig:
     """IP address that Envoys dial, if it is not `host`."""
     token: str | None = None
     """Bearer token for the reports."""
-    ca_file: str | None = None
-    """CA certificate of the control plane; reports go in plain text without it."""
+    tls: TlsFiles | None = None
+    """CA of the control plane, and the replica's own certificate; reports go in plain text without it."""
     seed: int = 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
-
-import grpc
 
 from headrace.demo.fake_engine.config import EngineConfig
 from headrace.demo.fake_engine.engine import Engine
 from headrace.demo.fake_engine.window import Summary
 from signals.client import ReportClient
 from signals.messages import Distribution, ErrorRate, Hello, Sample, State
+from signals.tls import channel_credentials
 
 
 def make_reporter(
@@ -40,8 +38,8 @@ def make_reporter(
         served_models=list(config.models),
     )
     credentials = None
-    if config.ca_file is not None:
-        credentials = grpc.ssl_channel_credentials(Path(config.ca_file).read_bytes())
+    if config.tls is not None:
+        credentials = channel_credentials(config.tls)
     metadata = [("authorization", f"Bearer {config.token}")] if config.token is not None else []
     return ReportClient(
         config.report_to,
