@@ -19,6 +19,10 @@ from optimizer.layout import Round
 Array = npt.NDArray[np.float64]
 
 
+STAY, FREE, MOVE = 0, 1, 2
+"""Families of flow columns: kept, moved free of churn, moved and paid for."""
+
+
 @dataclass(frozen=True)
 class Duals:
     """Prices of the rows of a component."""
@@ -103,25 +107,37 @@ class Tangents:
                 yield mine, grid
 
 
-def reduced_costs(round_: Round, duals: Duals) -> tuple[Array, Array, Array]:
-    """[R, E] reduced costs of stay, free-move and paid-move columns; infinite where there is none."""
-    layout = round_.layout
-    base = layout.cost + layout.work * duals.engine - duals.row[:, None]
-    base = np.where(round_.usable, base, np.inf)
-    free = np.where(round_.free_open, base - duals.free[:, None], np.inf)
-    paid = layout.gamma[:, None] + layout.kappa[:, None] * duals.engine - duals.step[:, None]
-    return base, free, np.where(round_.move_open, base + paid, np.inf)
+def stay_costs(round_: Round, duals: Duals) -> Array:
+    """[R, E] reduced costs of keeping traffic where it is; infinite where it cannot stay."""
+    base = round_.layout.cost + round_.layout.work * duals.engine - duals.row[:, None]
+    return np.where(round_.usable, base, np.inf)
+
+
+def move_costs(round_: Round, duals: Duals) -> list[tuple[int, Array]]:
+    """(family, [R, E] reduced costs) of the kinds of move that are open; infinite where one is not."""
+    layout, base, out = round_.layout, stay_costs(round_, duals), []
+    if np.any(round_.free > 0.0):
+        out.append((FREE, np.where(round_.free_open, base - duals.free[:, None], np.inf)))
+    if np.any(round_.free < 1.0):
+        paid = layout.gamma[:, None] + layout.kappa[:, None] * duals.engine - duals.step[:, None]
+        out.append((MOVE, np.where(round_.move_open, base + paid, np.inf)))
+    return out
 
 
 def lagrange_bound(round_: Round, tangents: Tangents, duals: Duals, shed: Shed, step: float | None) -> float:
     """A lower bound of the objective in ms·requests/s, valid for any duals of the right sign."""
     d = round_.demand
-    stay, free, move = reduced_costs(round_, duals)
-    stay_part = np.where(round_.stay > 0, round_.stay * np.minimum(0.0, stay), 0.0).sum(axis=1)
-    least = np.minimum(0.0, np.minimum(move.min(axis=1), free.min(axis=1)))
+    stay_part = np.zeros(len(d))
+    if np.any(round_.stay > 0):
+        stay_part = (
+            round_.stay * np.where(round_.stay > 0, np.minimum(0.0, stay_costs(round_, duals)), 0.0)
+        ).sum(axis=1)
+    least, each = np.zeros(len(d)), np.zeros(len(d))
     room = np.maximum(0.0, round_.layout.max_share - round_.stay)
-    each = room * np.minimum(0.0, free) + room * np.minimum(0.0, move)
-    moved = np.maximum(least, np.where(round_.usable, each, 0.0).sum(axis=1))
+    for _, reduced in move_costs(round_, duals):
+        least = np.minimum(least, reduced.min(axis=1))
+        each += (room * np.where(reduced < 0, reduced, 0.0)).sum(axis=1)
+    moved = np.maximum(least, each)
     margin = shed.price - duals.row
     refused = shed.floor if shed.decided else np.where(margin >= 0, shed.floor, np.maximum(d, shed.floor))
     over = 0.0 if step is None else step

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.bound import Duals, Shed, Tangents, lagrange_bound, reduced_costs
+from optimizer.bound import FREE, MOVE, STAY, Duals, Shed, Tangents, lagrange_bound, move_costs
 from optimizer.grid import Index
 from optimizer.layout import Layout, Round
 from optimizer.lp import Ints, Model, Status
 
 Array = npt.NDArray[np.float64]
 
-STAY, FREE, MOVE = 0, 1, 2
 FIRST_COLUMNS = (8, 3)
 """Flow columns to begin with: the nearest engines of each row, the nearest rows of each engine."""
 NEW_COLUMNS = (8, 1)
@@ -153,8 +152,7 @@ class Component:
             return
         keep = np.ones(len(index.column), dtype=bool)
         keep[: len(self._carried)] = self._carried
-        _, free, move = reduced_costs(round_, self._last)
-        for family, reduced in ((FREE, free), (MOVE, move)):
+        for family, reduced in move_costs(round_, self._last):
             near = np.zeros(reduced.shape, dtype=bool)
             near[tuple(_least(reduced, *FIRST_COLUMNS).T)] = True
             mine = index.family == family
@@ -205,9 +203,8 @@ class Component:
         """Add every kind of column that could improve the solution; False when none could."""
         aimed = self._pieces.refine(round_, self._tangents, x)
         self._price_pieces(round_, aimed)
-        _, free, move = reduced_costs(round_, duals)
         added = 0
-        for family, reduced in ((FREE, free), (MOVE, move)):
+        for family, reduced in move_costs(round_, duals):
             added += self._add_flows(family, _least(reduced, *NEW_COLUMNS, below=-PRICE_TOLERANCE))
         if added:
             index = self._flows.all()
@@ -350,9 +347,20 @@ def _flow_limits(round_: Round, index: FlowIndex) -> Array:
 
 def _least(cost: Array, per_row: int, per_engine: int, below: float = math.inf) -> Index:
     """(row, engine) pairs: the least entries of each row and of each column that are under `below`."""
+    under = cost < below
+    if not under.any():
+        return np.zeros((0, 2), dtype=np.intp)
     chosen = np.zeros(cost.shape, dtype=bool)
-    for axis, count in ((1, per_row), (0, per_engine)):
-        count = min(count, cost.shape[axis])
-        best = np.argpartition(cost, count - 1, axis=axis).take(range(count), axis=axis)
-        np.put_along_axis(chosen, best, True, axis=axis)
-    return np.argwhere(chosen & (cost < below))
+    _mark(cost, per_row, chosen)
+    _mark(cost.T, per_engine, chosen.T)
+    return np.argwhere(chosen & under)
+
+
+def _mark(cost: Array, count: int, chosen: npt.NDArray[np.bool_]) -> None:
+    """Set `chosen` at the `count` least entries of each row of `cost`."""
+    count = min(count, cost.shape[1])
+    if count == 1:
+        best = np.argmin(cost, axis=1)[:, None]
+    else:
+        best = np.argpartition(np.ascontiguousarray(cost), count - 1, axis=1)[:, :count]
+    chosen[np.arange(len(cost))[:, None], best] = True

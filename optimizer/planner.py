@@ -86,10 +86,7 @@ def _assemble(problem: Problem, policy: str, parts: list[Part], orphans: list[tu
     prices: dict[str, dict[str, float]] = {}
     unserved: dict[str, dict[str, str]] = {}
     second: dict[str, dict[str, dict[str, str]]] = {}
-    engines = {
-        name: EnginePlan(0.0, e.capacity_rps, 0.0, e.profile.ttft_ms(0.0), e.profile.tbot_ms(0.0))
-        for name, e in sorted(problem.engines.items())
-    }
+    engines: dict[str, EnginePlan] = {}
     for frontend, key in orphans:
         shares.setdefault(frontend, {})[key] = {SHED: 1.0}
         unserved.setdefault(frontend, {})[key] = "no engine is eligible"
@@ -104,7 +101,9 @@ def _assemble(problem: Problem, policy: str, parts: list[Part], orphans: list[tu
             prices.setdefault(frontend, {})[key] = _row_price(part, i)
             if not part.round.usable[i].any():
                 unserved.setdefault(frontend, {})[key] = "every eligible engine has zero capacity"
-            second.setdefault(frontend, {})[key] = _second_best(part, i, used)
+        second_row = _two_cheapest(part)
+        for i, (frontend, key) in enumerate(layout.rows):
+            second.setdefault(frontend, {})[key] = _second_best(part, i, second_row)
         ttft, tbot = part.round.latency(part.load)
         for j, name in enumerate(layout.engines):
             engines[name] = EnginePlan(
@@ -114,6 +113,11 @@ def _assemble(problem: Problem, policy: str, parts: list[Part], orphans: list[tu
                 float(ttft[j]),
                 float(tbot[j]),
             )
+    for name, spec in problem.engines.items():
+        if name not in engines:  # nobody may use it
+            idle = spec.profile.ttft_ms(0.0), spec.profile.tbot_ms(0.0)
+            engines[name] = EnginePlan(0.0, spec.capacity_rps, 0.0, *idle)
+    engines = dict(sorted(engines.items()))
     for frontend, rows in shares.items():
         for key, row in rows.items():
             moved.setdefault(frontend, {})[key] = moved_fraction(row, _previous(problem, frontend, key))
@@ -136,17 +140,25 @@ def _row_price(part: Part, i: int) -> float:
     return float(duals.row[i] + (duals.free[i] if part.round.free[i] >= 1.0 else 0.0))
 
 
-def _second_best(part: Part, i: int, used: npt.NDArray[np.intp]) -> dict[str, str]:
-    """engine -> the cheapest other usable engine at the plan's prices, for every engine with a share."""
+def _two_cheapest(part: Part) -> tuple[npt.NDArray[np.intp], Array]:
+    """[R, 2] the cheapest and the second cheapest usable engine of every row at the prices; their costs."""
     layout, price = part.round.layout, part.flow.duals.engine
-    cost = np.where(part.round.usable[i], layout.cost[i] + layout.work[i] * price, np.inf)
-    first, *rest = np.argsort(cost, kind="stable")[:2].tolist()
+    cost = np.where(part.round.usable, layout.cost + layout.work * price, np.inf)
+    count = min(2, cost.shape[1])
+    best = np.argpartition(cost, count - 1, axis=1)[:, :count]
+    order = np.argsort(np.take_along_axis(cost, best, axis=1), axis=1, kind="stable")
+    best = np.take_along_axis(best, order, axis=1)
+    return best, np.take_along_axis(cost, best, axis=1)
+
+
+def _second_best(part: Part, i: int, cheapest: tuple[npt.NDArray[np.intp], Array]) -> dict[str, str]:
+    """engine -> the cheapest other usable engine, for every engine with a share."""
+    names, (best, cost) = part.round.layout.engines, cheapest
     out = {}
-    for j in used.tolist():
-        if j < len(layout.engines):
-            other = rest[0] if j == first and rest else first
-            if other != j and math.isfinite(cost[other]):
-                out[layout.engines[j]] = layout.engines[other]
+    for j in np.flatnonzero(part.units[i, :-1]).tolist():
+        rank = 1 if best[i, 0] == j else 0
+        if rank < best.shape[1] and math.isfinite(cost[i, rank]):
+            out[names[j]] = names[best[i, rank]]
     return out
 
 
