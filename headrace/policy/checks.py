@@ -120,6 +120,7 @@ def _served_names(document: Document, source: Source) -> None:
     """A request's `model` says one model."""
     exact: dict[str, Path] = {}
     prefixes: dict[str, Path] = {}
+    folded: dict[str, Path] = {}
     count = 0
     for model_id, model in document.models.items():
         count += len(model.adapters)
@@ -127,11 +128,19 @@ def _served_names(document: Document, source: Source) -> None:
             for name in getattr(model, field):
                 path: Path = ("models", model_id, field)
                 known = prefixes if field == "adapters" and name.endswith("*") else exact
+                # Envoy lowers ASCII letters before it looks a name up.
+                alike = folded.setdefault(name.encode().lower().decode(), path)
                 if name in known:
                     source.complain(
                         path,
                         f"`{name}` is already named at {_at(source, known[name])}",
                         "each name once over all models",
+                    )
+                elif alike[1] != model_id:
+                    source.complain(
+                        path,
+                        f"`{name}` differs by case only from a name of another model ({_at(source, alike)})",
+                        "names that differ by more: Envoy does not tell upper and lower case apart",
                     )
                 known.setdefault(name, path)
     if count > MAX_ADAPTERS:

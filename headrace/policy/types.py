@@ -64,13 +64,13 @@ def _session_key(value: str) -> str:
 
 
 def _adapter(value: str) -> str:
-    if not value or "*" in value[:-1] or value == "*" or not value.isprintable() or len(value) > 256:
+    if value in ("", "*", "-") or "*" in value[:-1] or not value.isprintable() or len(value) > 256:
         raise fault(f"is {shown(value)}", "a name, or a prefix that ends in *")
     return value
 
 
 def _served(value: str) -> str:
-    if not value or "*" in value or not value.isprintable() or len(value) > 256:
+    if value in ("", "-") or "*" in value or not value.isprintable() or len(value) > 256:
         raise fault(f"is {shown(value)}", "an exact model name of 1 to 256 printable characters")
     return value
 

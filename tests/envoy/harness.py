@@ -48,7 +48,7 @@ LISTENERS = (
 )
 CLASSES = (TrafficClass("interactive", "x-traffic-class", "interactive"), TrafficClass("batch"))
 MODELS = (
-    Model("chat.large", (MODEL, "chat-latest"), adapters=("legal-v3", "acme-*")),
+    Model("chat.large", (MODEL, "chat-latest"), adapters=("légal/v3.1", "acme-*")),
     Model("chat.small", (SMALL,), max_request_bytes=1 << 20),
 )
 

@@ -44,7 +44,7 @@ async def client(front: Front, replica: Replica) -> AsyncIterator[openai.AsyncOp
 
 async def test_models_are_listed_by_every_name_of_the_policy(client: openai.AsyncOpenAI) -> None:
     listed = [model.id async for model in client.models.list()]
-    assert listed == sorted(["chat-latest", "legal-v3", MODEL, SMALL])
+    assert listed == sorted(["chat-latest", "légal/v3.1", MODEL, SMALL])
 
 
 async def test_one_model_is_retrieved_by_its_name(client: openai.AsyncOpenAI) -> None:

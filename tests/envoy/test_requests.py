@@ -32,7 +32,7 @@ async def test_a_request_reaches_the_engine_of_its_model(front: Front, replica: 
     assert len(answer.headers["x-headrace-snapshot"]) == 16
 
 
-@pytest.mark.parametrize("name", [MODEL, "chat-latest", "legal-v3", "acme-42"])
+@pytest.mark.parametrize("name", [MODEL, MODEL.lower(), "chat-latest", "légal/v3.1", "acme-42"])
 async def test_aliases_and_adapters_are_served_as_their_model(
     front: Front, replica: Replica, name: str
 ) -> None:

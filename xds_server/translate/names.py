@@ -79,7 +79,7 @@ def member(traffic_class: str, engine: str) -> str:
 
 
 def composite(model: str, traffic_class: str, engine: str) -> str:
-    """Name the cluster that tries an engine twice and then its fallback."""
+    """Name the cluster that tries an engine, some more of its replicas, and then its fallback."""
     return f"{spelled(model)}/{traffic_class}/{engine}"
 
 
@@ -104,6 +104,11 @@ def refuse_internal(header: str, purpose: str) -> None:
         raise ValueError(f"{purpose} header {header!r}: names that begin with {INTERNAL_PREFIX} are internal")
 
 
+def folded(name: str) -> str:
+    """Lower the ASCII letters of a name, as Envoy does before it looks a virtual host up."""
+    return name.encode().lower().decode()
+
+
 def check_served(models: Iterable[Model]) -> None:
     """Raise ValueError for names in requests that Envoy cannot tell apart, or not from its own.
 
@@ -116,7 +121,7 @@ def check_served(models: Iterable[Model]) -> None:
                 raise ValueError(f"model {model.name!r}: {name!r} cannot be a model's name in requests")
             if name.endswith("*") and name not in model.adapters:
                 raise ValueError(f"model {model.name!r}: {name!r}: only adapters may end with *")
-            if (other := owners.setdefault(name.lower(), model.name)) != model.name:
+            if (other := owners.setdefault(folded(name), model.name)) != model.name:
                 raise ValueError(
                     f"models {other!r} and {model.name!r} are both served as {name!r} (case does not count)"
                 )

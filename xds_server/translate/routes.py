@@ -109,7 +109,7 @@ def model_host(model: Model) -> VirtualHost:
     """Build a model's virtual host without its classes' routes."""
     return VirtualHost(
         name=names.spelled(model.name),
-        domains=sorted({*model.served_as, *model.adapters}),
+        domains=sorted({names.folded(name) for name in (*model.served_as, *model.adapters)}),
         request_body_buffer_limit=model.max_request_bytes,
         routes=[direct.too_large(model)],
     )

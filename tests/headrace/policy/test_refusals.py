@@ -368,6 +368,16 @@ CASES: dict[str, tuple[list[tuple[str, str]], str, str]] = {
         "",
         "25: models.llama-8b.served_as: `meta-llama/Llama-3.1-8B-Instruct` is already named at",
     ),
+    "served name of another model in another case": (
+        [("aliases: [chat-latest]", "aliases: [Meta-Llama/llama-3.1-8b-instruct]")],
+        "",
+        "25: models.llama-8b.served_as: `meta-llama/Llama-3.1-8B-Instruct` differs by case only from a name",
+    ),
+    "the name that stands for no model": (
+        [("aliases: [chat-latest]", 'aliases: ["-"]')],
+        "",
+        "22: models.llama-70b.aliases[0]: is the text '-'; expected an exact model name",
+    ),
     "adapter matched by another model's prefix": (
         [("aliases: [chat-latest]", "aliases: [acme-chat]")],
         "",

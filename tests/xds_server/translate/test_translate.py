@@ -265,6 +265,13 @@ def test_of_two_replicas_at_one_address_one_is_kept() -> None:
     assert found[0]["interactive/home"] == found[1]["interactive/home"]
 
 
+def test_names_of_one_model_may_differ_by_case() -> None:
+    model = replace(table().models[0], served_as=("Acme/Chat.1", "acme/chat.1"), adapters=("LoRA-*",))
+    snapshot = translate(table(models=(model, table().models[1])), "us-east")
+    host = next(each for each in routes(snapshot).virtual_hosts if each.name == names.spelled(LARGE))
+    assert host.domains == ["acme/chat.1", "lora-*"]
+
+
 def test_the_limits_are_named_for_the_cluster_that_reads_them() -> None:
     body = translate(table(), "us-east").of_type(RTDS.url)[names.RUNTIME_LAYER].body
     composite = names.composite(LARGE, "interactive", "home")
