@@ -24,10 +24,8 @@ from xds_server.routing import (
     Endpoint,
     Engine,
     FrontendRouting,
-    HealthCheck,
     Listener,
     Model,
-    OutlierDetection,
     RoutingTable,
     Split,
     TrafficClass,
@@ -318,5 +316,3 @@ class Load:
             self.served_by[answer.served_by or "nobody"] += 1
         self._ended.set()
 
-
-__all__ = ["Answer", "ControlPlane", "Front", "HealthCheck", "Load", "OutlierDetection", "Pool"]

@@ -60,6 +60,14 @@ def _state(field: str) -> str:
 
 
 def body_fields(models: Iterable[Model]) -> list[str]:
-    """List the body fields that any model takes its session key from, sorted."""
+    """List the body fields that any model takes its session key from, sorted.
+
+    Raises ValueError for two fields that one internal header would carry.
+    """
     sources = {source for model in models for source in model.session_keys}
-    return sorted(source.partition(":")[2] for source in sources if source.startswith("body:"))
+    fields = sorted(source.partition(":")[2] for source in sources if source.startswith("body:"))
+    carried: dict[str, str] = {}
+    for field in fields:
+        if (other := carried.setdefault(names.body_header(field), field)) != field:
+            raise ValueError(f"session keys body:{other} and body:{field} are too alike; use one of them")
+    return fields

@@ -230,6 +230,7 @@ def with_split(**changes: object) -> RoutingTable:
         (with_model(session_keys=("cookie:session",)), "expected header:<name> or body:<field>"),
         (with_model(session_keys=("body:a)b",)), "expected header:<name> or body:<field>"),
         (with_model(session_keys=("header:X-Headrace-Key",)), "are internal"),
+        (with_model(session_keys=("body:user", "body:User")), "too alike"),
         (with_model(served_as=(SMALL.upper(),)), "are both served as"),
         (with_model(served_as=("-",)), "cannot be a model's name"),
         (with_model(served_as=("chat*",)), "only adapters may end"),
