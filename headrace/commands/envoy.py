@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 from collections.abc import Coroutine
@@ -130,6 +131,7 @@ def _tls(cert: Path | None, key: Path | None, ca: Path | None, server_name: str)
 async def _run(envoy: EnvoyProcess, drain_time_s: float) -> int:
     """Run until Envoy ends or a signal asks for it; return the exit code."""
     log = make_logger(frontend=envoy.bootstrap.frontend, node=envoy.bootstrap.node_id)
+    _raise_file_limit(2 * envoy.bootstrap.max_connections, log)
     first, second = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -147,6 +149,14 @@ async def _run(envoy: EnvoyProcess, drain_time_s: float) -> int:
             announced.cancel()
     log.info("envoy_stopped")
     return 0
+
+
+def _raise_file_limit(wanted: int, log: Logger) -> None:
+    """Let Envoy have as many descriptors as this process may give: a client and an engine for each answer."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        log.warning("file_descriptors_few", limit=hard, wanted=wanted)
 
 
 async def _announce(envoy: EnvoyProcess, log: Logger) -> None:
