@@ -200,6 +200,10 @@ class XdsServer:
         self._emit(Connected(info, warning))
         return connection
 
+    def check(self, node: Node | None, certificate_names: frozenset[str] | None) -> Node:
+        """Whether a node may use another service of this port; returns it, or raises Rejection."""
+        return self._admit(node, certificate_names)[0]
+
     def _admit(self, node: Node | None, certificate_names: frozenset[str] | None) -> tuple[Node, str]:
         ready = {name for name, state in self._frontends.items() if state.sequence}
         return self._admission.admit(node, self._frontends.keys(), ready, certificate_names)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from xds_server.resource_types import BY_URL, CDS, EDS, RDS, RTDS, TYPES
-from xds_server.resources import Resource
+from xds_server.resource_types import BY_URL, CDS, EDS, LDS, RDS, RTDS, TYPES
+from xds_server.resources import Reference, Resource
 
 _EMPTY: Mapping[str, Resource] = MappingProxyType({})
 
@@ -62,7 +62,11 @@ class Snapshot:
             before, after = old.of_type(type_.url), self.of_type(type_.url)
             if before is after:
                 continue
-            names = {name for name, resource in after.items() if before.get(name) != resource}
+            names = {
+                name
+                for name, resource in after.items()
+                if (known := before.get(name)) is not resource and known != resource
+            }
             names.update(before.keys() - after.keys())
             if names:
                 found[type_.url] = frozenset(names)
@@ -74,10 +78,11 @@ class Snapshot:
         Content of each resource; references that lead nowhere; load assignments and route configurations
         that nothing uses; layers named in the bootstrap (`runtime_layers`) that are missing.
         """
+        used: Set[Reference] = frozenset().union(*(resource.references for resource in self._all()))
         return [
             *self._content_problems(),
-            *self._dangling(),
-            *self._unused(),
+            *self._dangling(used),
+            *self._unused(used),
             *(
                 f"runtime layer {name!r} is missing: Envoy waits 15 s for it at start"
                 for name in runtime_layers
@@ -91,19 +96,18 @@ class Snapshot:
     def _content_problems(self) -> Iterable[str]:
         return (f"{_label(resource)}: {text}" for resource in self._all() for text in resource.problems)
 
-    def _dangling(self) -> Iterable[str]:
-        for resource in self._all():
-            for type_url, name in sorted(resource.references):
-                if name not in self.of_type(type_url):
-                    yield f"{_label(resource)} needs {BY_URL[type_url].name} {name!r}, which is missing"
+    def _dangling(self, used: Set[Reference]) -> Iterable[str]:
+        present = {type_.url: self.of_type(type_.url) for type_ in TYPES}
+        missing = {reference for reference in used if reference.name not in present[reference.type_url]}
+        for resource in self._all() if missing else ():
+            for type_url, name in sorted(missing & resource.references):
+                yield f"{_label(resource)} needs {BY_URL[type_url].name} {name!r}, which is missing"
 
-    def _unused(self) -> Iterable[str]:
-        used = {reference for resource in self._all() for reference in resource.references}
-        for type_ in (EDS, RDS):
-            user = CDS.name if type_ is EDS else "lds"
+    def _unused(self, used: Set[Reference]) -> Iterable[str]:
+        for type_, user in ((EDS, CDS), (RDS, LDS)):
             for name in self.of_type(type_.url):
                 if (type_.url, name) not in used:
-                    yield f"{type_.name} {name!r} is used by no {user} resource"
+                    yield f"{type_.name} {name!r} is used by no {user.name} resource"
 
 
 EMPTY = Snapshot({})

@@ -96,6 +96,12 @@ SCHEMA: dict[str, str] = {
     "MatcherTree": "2 exact_match_map MatchMap; 3 prefix_match_map MatchMap",
     "MatchMap": "1 map map OnMatch",
     "OnMatch": "1 matcher Matcher; 2 action TypedExtensionConfig",
+    # envoy.service.load_stats.v3
+    "LoadStatsRequest": "1 node Node; 2 cluster_stats repeated ClusterStats",
+    "ClusterStats": """1 cluster_name string; 2 upstream_locality_stats repeated UpstreamLocalityStats;
+        3 total_dropped_requests uint64; 4 load_report_interval Duration""",
+    "UpstreamLocalityStats": """2 total_successful_requests uint64; 4 total_error_requests uint64;
+        8 total_issued_requests uint64""",
     # envoy.service.runtime.v3
     "Runtime": "1 name string; 2 layer Struct",
 }

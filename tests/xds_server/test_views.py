@@ -8,6 +8,7 @@ from envoy_data_plane.envoy.config.route import v3 as route
 from envoy_data_plane.envoy.extensions.clusters.composite import v3 as composite
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
 from envoy_data_plane.envoy.service.discovery import v3 as discovery
+from envoy_data_plane.envoy.service.load_stats import v3 as load_stats
 from envoy_data_plane.envoy.service.runtime import v3 as runtime
 from envoy_data_plane.envoy.type import v3 as type_v3
 from envoy_data_plane.google import rpc
@@ -65,6 +66,9 @@ GENERATED: dict[str, type[betterproto2.Message]] = {
     "MatchMap": matcher.MatcherMatcherTreeMatchMap,
     "OnMatch": matcher.MatcherOnMatch,
     "Runtime": runtime.Runtime,
+    "LoadStatsRequest": load_stats.LoadStatsRequest,
+    "ClusterStats": endpoint.ClusterStats,
+    "UpstreamLocalityStats": endpoint.UpstreamLocalityStats,
 }
 WELL_KNOWN = {"Struct", "Value", "Any", "UInt32Value", "UInt64Value", "Empty", "Duration"}
 

@@ -89,7 +89,7 @@ def decode_sotw(body: bytes) -> SotwRequest:
         names=_interned(view.resource_names),
         nonce=view.response_nonce,
         error=_error(view),
-        node=_node(view),
+        node=decode_node(view),
     )
 
 
@@ -105,7 +105,7 @@ def decode_delta(body: bytes) -> DeltaRequest:
         },
         nonce=view.response_nonce,
         error=_error(view),
-        node=_node(view),
+        node=decode_node(view),
     )
 
 
@@ -156,7 +156,8 @@ def _error(view: View) -> Error | None:
     return Error(view.error_detail.code, view.error_detail.message)
 
 
-def _node(view: View) -> Node | None:
+def decode_node(view: View) -> Node | None:
+    """The node of a decoded request, or None when it carries none."""
     if not view.HasField("node"):
         return None
     node = view.node
