@@ -54,7 +54,8 @@ def make_reporter(
 def advertised_address(config: EngineConfig) -> str:
     """Return the IP address that Envoys dial.
 
-    A replica that listens on every address names the one its packets to the control plane leave from.
+    A replica that listens on every address names the one its packets to the control plane leave from, or the
+    one of its host's name while the control plane's cannot be resolved.
     """
     if config.advertise is not None:
         return config.advertise
@@ -62,8 +63,11 @@ def advertised_address(config: EngineConfig) -> str:
         return config.host
     host, _, port = config.report_to[0].rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Connecting a datagram socket only looks up the route; nothing is sent.
-        probe.connect((host, int(port)))
+        try:
+            # Connecting a datagram socket only looks up the route; nothing is sent.
+            probe.connect((host, int(port)))
+        except socket.gaierror:
+            return socket.gethostbyname(socket.gethostname())
         return str(probe.getsockname()[0])
 
 
