@@ -98,6 +98,7 @@ def _alone(round_: Round, rows: npt.NDArray[np.intp], warm: Warm) -> Round:
         stay=round_.stay[rows],
         free=round_.free[rows],
         usable=round_.usable[rows],
+        settled=round_.settled[rows],
     )
 
 

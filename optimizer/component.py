@@ -7,6 +7,7 @@ by the tangents of the fixed grid; shed; over. Pieces and moves are generated un
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -118,7 +119,8 @@ class Component:
         """What any plan for a round must cost, by the prices of the last one; None before there are any."""
         if self._last is None:
             return None
-        return lagrange_bound(round_, Tangents(round_), self._last, shed, None)
+        unlimited = dataclasses.replace(self._last, step=np.zeros(len(round_.demand)))
+        return lagrange_bound(round_, Tangents(round_), unlimited, shed, None)
 
     def _update(self, round_: Round, shed: Shed, step: float | None) -> None:
         model, d = self._model, round_.demand
@@ -225,6 +227,7 @@ class Component:
         values = np.maximum(0.0, x[index.column])
         total = np.zeros(self.layout.mask.shape)
         np.add.at(total, (index.row, index.engine), values)
+        total = np.where(round_.settled[:, None], round_.stay * round_.demand[:, None], total)
         return Flow(round_, total, np.maximum(0.0, x[self._shed]), duals, bound, exact, notes)
 
 

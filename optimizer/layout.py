@@ -95,6 +95,8 @@ class Round:
     """[R] fraction whose next move is free of churn: new, shed, or its engine lost."""
     usable: Mask
     """[R, E] eligible and with capacity."""
+    settled: Mask
+    """[R] without demand and with shares that may stay: kept as they are."""
 
     @cached_property
     def free_open(self) -> Mask:
@@ -276,6 +278,7 @@ def _numbers(problem: Problem, layout: Layout) -> Round:
     demand = np.array([problem.demand_rps[f][k] for f, k in layout.rows], dtype=float)
     positive = demand[demand > 0]
     floor = TINY_DEMAND * float(np.median(positive)) if len(positive) else 1.0
+    silent = demand <= 0
     demand = np.maximum(demand, floor)
     capacity = np.array([spec.capacity_rps for spec in specs])
     usable = layout.mask & (capacity > 0)
@@ -283,6 +286,8 @@ def _numbers(problem: Problem, layout: Layout) -> Round:
     work = (flow * layout.work).sum(axis=0)
     unit = np.max(flow * layout.work, axis=0, initial=0.0) / UNITS
     stay, free = _previous(problem, layout, usable)
+    settled = silent & (free < 1e-9)  # nothing to gain from moving a row without demand
+    usable = np.where(settled[:, None], stay > 0, usable)
     return Round(
         layout=layout,
         demand=demand,
@@ -294,6 +299,7 @@ def _numbers(problem: Problem, layout: Layout) -> Round:
         stay=stay,
         free=free,
         usable=usable,
+        settled=settled,
     )
 
 

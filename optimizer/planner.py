@@ -47,7 +47,8 @@ def plan(
     start = warm.clock()
     deadline = math.inf if time_limit_s is None else start + time_limit_s
     rounds, orphans = build_rounds(problem, warm.layouts)
-    parts = [_publishable(POLICIES[policy](r, problem, warm, deadline)) for r in rounds]
+    merge = policy == "global" and problem.max_step is None  # a step limit is not to be passed by tidying up
+    parts = [_publishable(POLICIES[policy](r, problem, warm, deadline), merge) for r in rounds]
     result = _assemble(problem, policy, parts, orphans)
     return result.with_time((warm.clock() - start) * 1e3)
 
@@ -70,9 +71,9 @@ class Part:
         return flow
 
 
-def _publishable(flow: Flow) -> Part:
+def _publishable(flow: Flow, merge: bool) -> Part:
     round_ = flow.round
-    if math.isfinite(flow.bound):  # an optimiser's answer, not a baseline's
+    if merge:
         flow = merge_small(round_, flow)
     units = round_shares(round_, flow)
     part = units / UNITS * round_.demand[:, None]

@@ -107,7 +107,7 @@ class Table:
         points = np.array(sorted(self.points), dtype=float)
         loads = points[:, 0]
         end = loads[-1] if loads[-1] > 0 else 1.0
-        fine = np.unique(np.concatenate([np.linspace(0.0, end, 2049), loads]))
+        fine = np.linspace(0.0, end, 4097)
         terms = []
         for column in (1, 2):
             latency = np.interp(fine, loads, isotonic(points[:, column]))

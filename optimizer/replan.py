@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,11 @@ from optimizer.problem import Problem
 from optimizer.publish import DEFAULT_GAIN, OVERLOAD, decide, flow_of, is_complete
 from optimizer.shedding import shed_prices
 from optimizer.warm import Warm
+
+EXPECTED_HOLD_S = 300.0
+"""Time over which the prices of the policy spread the cost of a move."""
+
+MOST_HALVINGS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +42,22 @@ def replan(
     min_gain: float = DEFAULT_GAIN,
     max_step: float | None = None,
     time_limit_s: float | None = None,
+    held_s: float = 0.0,
 ) -> Replan:
-    """Plan against `problem.previous_shares`, which are what is published.
+    """Plan against `problem.previous_shares`, which are what is published, for `held_s` seconds now.
 
     First last round's prices bound what any plan could gain; below the threshold nothing is solved. Else the
     full target is planned and judged; if it is worth publishing but moves more than `max_step` of a row, the
     published plan is the best one that moves no more than that, capacity permitting.
+
+    The price of a move (γ, κ) is its one-time cost spread over the time that a plan is expected to hold. A
+    plan that has held for long is expected to hold as long again: the price falls accordingly, so that a
+    fleet whose inputs stand still ends at its optimum and not one move's price beside it.
     """
     warm = Warm() if warm is None else warm
     if problem.max_step is not None:
         problem = dataclasses.replace(problem, max_step=None)
+    problem = patient(problem, held_s)
     if policy == "global":
         quiet = quiet_decision(problem, warm, min_gain)
         if quiet is not None:
@@ -55,6 +67,19 @@ def replan(
     if not decision.publish or max_step is None or largest_move(target) <= max_step:
         return Replan(decision, target)
     return Replan(decision, plan(dataclasses.replace(problem, max_step=max_step), policy, warm, time_limit_s))
+
+
+def patient(problem: Problem, held_s: float) -> Problem:
+    """The problem with movement as cheap as a plan of that age makes it, in steps of a factor of two."""
+    halvings = min(MOST_HALVINGS, int(math.log2(max(1.0, held_s / EXPECTED_HOLD_S))))
+    if halvings == 0:
+        return problem
+    part = 0.5**halvings
+    keys = {
+        name: dataclasses.replace(key, gamma_ms=key.gamma_ms * part, kappa=key.kappa * part)
+        for name, key in problem.keys.items()
+    }
+    return dataclasses.replace(problem, keys=keys)
 
 
 def largest_move(plan_: Plan) -> float:

@@ -75,6 +75,7 @@ class _Run:
         self._published: Shares = start or (first.shares if first else {})
         self._second: Plan | None = first
         self._in_force = self._matrix(self._published)
+        self._changed = 0.0
         self._coming: deque[tuple[float, Array]] = deque()
         self._recorder = Recorder(scenario, round_)
 
@@ -139,12 +140,13 @@ class _Run:
             self._warm,
             min_gain=self._scenario.min_gain,
             max_step=self._scenario.max_step if self._policy == "global" else None,
+            held_s=now - self._changed,
         )
         moved = 0.0
         if result.plan is not None and result.decision.publish:
             new = self._matrix(result.plan.shares)
             moved = float(self._measured @ np.maximum(0.0, new - self._matrix(self._published)).sum(axis=1))
-            self._published, self._second = result.plan.shares, result.plan
+            self._published, self._second, self._changed = result.plan.shares, result.plan, now
             self._coming.append((now + self._scenario.actuation_delay_s, new))
         self._recorder.planned(result, moved / max(float(self._measured.sum()), 1e-12))
 

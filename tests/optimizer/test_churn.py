@@ -1,0 +1,172 @@
+"""Traffic moves only when it pays, and as little as it can."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from optimizer import Engine, Key, Outcome, Warm, decide, plan, replan
+from tests.optimizer.fleets import DEMAND, KEY, RTT, queue_profile, talk
+
+AWAY = {f: {KEY: {"c": 1.0}} if f == "C" else {KEY: {"a": 0.6, "b": 0.4}} for f in DEMAND}
+
+
+def two_regions(home_replicas=1.0, previous=None, load=0.3):
+    """One front-end, its engine at 1 ms and another region's at 80 ms."""
+    return talk(
+        demand_rps={"A": {KEY: 100 * load}},
+        network_ms={"A": {"a": 1.0, "b": 80.0}},
+        engines={
+            "a": Engine(queue_profile(100.0), home_replicas),
+            "b": Engine(queue_profile(100.0)),
+        },
+        eligible={("A", KEY): frozenset("ab")},
+        previous_shares=previous,
+    )
+
+
+def follow(problem, rounds, warm=None, **options):
+    """Replan again and again on the same input; the moved fractions."""
+    warm, moved = warm or Warm(), []
+    shares = problem.previous_shares
+    for _ in range(rounds):
+        result = replan(dataclasses.replace(problem, previous_shares=shares), warm=warm, **options)
+        if result.decision.publish:
+            moved.append(max(m for rows in result.plan.moved.values() for m in rows.values()))
+            shares = result.plan.shares
+        else:
+            moved.append(0.0)
+    return moved, shares
+
+
+def test_constant_input_never_moves_twice():
+    moved, _ = follow(talk(previous_shares=AWAY), 8)
+    assert moved[0] > 0
+    assert moved[1:] == [0.0] * 7
+
+
+def test_a_home_engine_that_comes_back_gets_all_its_traffic_back():
+    away = plan(two_regions(home_replicas=0.0))
+    assert away.shares["A"][KEY] == {"b": 1.0}
+    for load in (0.1, 0.2):
+        _, shares = follow(two_regions(previous=away.shares, load=load), 5)
+        assert shares["A"][KEY] == {"a": 1.0}
+
+
+def test_a_move_that_gains_less_than_the_threshold_is_not_published():
+    best = plan(talk())
+    near = {f: {k: dict(row) for k, row in rows.items()} for f, rows in best.shares.items()}
+    near["B"][KEY] = {"b": 0.75, "c": 0.25}
+    verdict = decide(near, best, talk(previous_shares=near))
+    assert verdict.outcome is Outcome.NOT_WORTH
+    assert verdict.gain_ms - verdict.churn_ms <= verdict.threshold_ms
+
+
+def test_losing_an_engine_is_published_at_once_and_its_moves_are_free():
+    before = plan(talk(demand_rps={**DEMAND, "B": {KEY: 40.0}}))
+    lost = talk(
+        demand_rps={**DEMAND, "B": {KEY: 40.0}},
+        engines={**talk().engines, "b": Engine(queue_profile(100.0), 0.0)},
+        previous_shares=before.shares,
+    )
+    result = replan(lost)
+    assert result.decision.outcome is Outcome.FORCED
+    assert "b" not in result.plan.shares["B"][KEY]
+    free = plan(dataclasses.replace(lost, previous_shares=None))
+    assert result.plan.objective_ms == pytest.approx(free.objective_ms, rel=5e-3)
+
+
+def test_an_engine_over_its_capacity_is_relieved_at_once():
+    nearest = plan(talk(), "nearest")
+    assert replan(talk(previous_shares=nearest.shares)).decision.outcome is Outcome.FORCED
+
+
+def test_moving_is_dearer_when_the_price_is_higher():
+    def moved(gamma):
+        keys = {KEY: Key(gamma_ms=gamma, kappa=0.0)}
+        return plan(talk(keys=keys, previous_shares=AWAY)).moved["A"][KEY]
+
+    steps = [moved(gamma) for gamma in (0.0, 50.0, 5000.0)]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1]
+
+
+def test_traffic_without_sessions_moves_free_of_charge():
+    free = plan(talk(keys={KEY: Key(has_session=False)}, previous_shares=AWAY))
+    assert free.objective_ms == pytest.approx(plan(talk()).objective_ms, rel=1e-6)
+
+
+def test_a_step_limit_bounds_the_move_but_never_refuses_traffic():
+    before = plan(talk(demand_rps={**DEMAND, "B": {KEY: 60.0}}))
+    limited = replan(talk(previous_shares=before.shares), max_step=0.05)
+    assert limited.decision.publish
+    assert limited.plan.shed_rps == 0
+    assert limited.plan.feasible
+
+
+def test_steps_reach_the_target_instead_of_stopping_short():
+    far = {f: {KEY: {"a": 0.36, "b": 0.36, "c": 0.28}} for f in DEMAND}
+    cheap = {KEY: Key(gamma_ms=1.0, kappa=0.0)}
+    moved, shares = follow(talk(keys=cheap, previous_shares=far), 30, max_step=0.05)
+    assert max(moved) <= 0.0501
+    assert decide(shares, plan(talk()), talk(previous_shares=shares)).gain_ms <= 0.006 * 817.1
+
+
+def test_a_plan_that_has_held_for_long_gives_way_to_the_optimum():
+    far = {f: {KEY: {"a": 0.36, "b": 0.36, "c": 0.28}} for f in DEMAND}
+    _, early = follow(talk(previous_shares=far), 3)
+    _, late = follow(talk(previous_shares=far), 3, held_s=36_000)
+    best = plan(talk())
+    gains = [decide(shares, best, talk(previous_shares=shares)).gain_ms for shares in (early, late)]
+    assert gains[0] > 0.05 * best.objective_ms
+    assert gains[1] < 0.01 * best.objective_ms
+
+
+def test_noise_in_a_quiet_fleet_moves_nothing_and_solves_nothing():
+    rng, warm = np.random.default_rng(1), Warm()
+    shares = plan(talk(), warm=warm).shares
+    for _ in range(10):
+        noise = {
+            f: {KEY: rate * float(np.exp(rng.normal(0, 0.002)))}
+            for f, rate in ((f, r[KEY]) for f, r in DEMAND.items())
+        }
+        result = replan(talk(demand_rps=noise, previous_shares=shares), warm=warm)
+        assert not result.decision.publish
+        assert result.plan is None
+
+
+def test_the_price_check_never_hides_a_gain_that_the_program_would_publish():
+    rng, warm = np.random.default_rng(2), Warm()
+    shares = plan(talk(), warm=warm).shares
+    for _ in range(30):
+        noise = {f: {KEY: row[KEY] * float(np.exp(rng.normal(0, 0.05)))} for f, row in DEMAND.items()}
+        problem = talk(demand_rps=noise, previous_shares=shares)
+        result = replan(problem, warm=warm)
+        if result.plan is None:
+            assert not decide(shares, plan(problem), problem).publish
+
+
+def test_movement_is_bounded_by_what_the_inputs_change():
+    """Telescoping: with the publish rule, gains pay for every move (DESIGN plan page)."""
+    rng, warm = np.random.default_rng(3), Warm()
+    shares, paid, credit = plan(talk(), warm=warm).shares, 0.0, 0.0
+    for _ in range(25):
+        noise = {f: {KEY: row[KEY] * float(np.exp(rng.normal(-0.05, 0.08)))} for f, row in DEMAND.items()}
+        problem = talk(demand_rps=noise, previous_shares=shares)
+        result = replan(problem, warm=warm)
+        if result.decision.outcome is Outcome.PUBLISH:
+            paid += result.decision.churn_ms
+            credit += result.decision.gain_ms
+            shares = result.plan.shares
+        elif result.decision.publish:
+            shares = result.plan.shares
+    assert paid <= credit
+
+
+def test_small_leftovers_do_not_pile_up():
+    rng, warm = np.random.default_rng(4), Warm()
+    shares = plan(talk(), warm=warm).shares
+    for _ in range(20):
+        noise = {f: {KEY: row[KEY] * float(np.exp(rng.normal(0, 0.1)))} for f, row in DEMAND.items()}
+        shares = plan(talk(demand_rps=noise, previous_shares=shares), warm=warm).shares
+    assert sum(len(row) for rows in shares.values() for row in rows.values()) <= 3 * len(RTT)
