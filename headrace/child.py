@@ -77,12 +77,16 @@ class Child:
 
         Raises ChildFailedError when the child ends first or does not get ready in `timeout_s`.
         """
-        async with asyncio.timeout(timeout_s):
-            while (document := _read_json(path)) is None:
-                if not self.running:
-                    code = self.process.returncode
-                    raise ChildFailedError(f"{self.name} ended with {code}:\n{self.tail()}")
-                await asyncio.sleep(0.02)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (document := _read_json(path)) is None:
+                    if not self.running:
+                        code = self.process.returncode
+                        raise ChildFailedError(f"{self.name} ended with {code}:\n{self.tail()}")
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            text = f"{self.name} is not ready after {timeout_s:g} s:\n{self.tail()}"
+            raise ChildFailedError(text) from None
         return document
 
     def tail(self, lines: int = 20) -> str:

@@ -54,7 +54,9 @@ class CounterTrack:
     last: float
     at: float
     total: float
-    """All the source has counted since it was first heard of, its past included; restarts add up."""
+    """All the source has counted, what came before it was first heard of included; restarts add up."""
+    past: float = 0.0
+    """What came before it was first heard of."""
     rate: Average = field(default_factory=Average)
 
     def update(self, value: float, now: float, time_constant_s: float) -> None:
@@ -120,7 +122,7 @@ def _advance(
     for name, value in values.items():
         track = tracks.get(name)
         if track is None and heard_at is None:
-            tracks[name] = CounterTrack(last=value, at=now, total=value)
+            tracks[name] = CounterTrack(last=value, at=now, total=value, past=value)
             continue
         if track is None:
             assert heard_at is not None

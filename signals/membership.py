@@ -147,6 +147,14 @@ class Membership:
             self._remove(record, reason)
             self._publish()
 
+    def keep(self, misfit: Callable[[Replica], str]) -> None:
+        """Remove every member by report for which `misfit` gives a reason: the rules have changed."""
+        for record in list(self._all()):
+            if record.replica.presence is not Presence.CONFIGURED and (reason := misfit(record.replica)):
+                self._remove(record, reason)
+        self._settle_addresses()
+        self._publish()
+
     def sequence(self, key: ReplicaKey) -> int:
         """Highest sequence accepted of a replica, 0 for none."""
         record = self._find(key)

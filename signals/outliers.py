@@ -120,7 +120,8 @@ class OutlierDetector(Generic[Unit]):
     """Penalties of all units. The only owner of that state."""
 
     def __init__(self, settings: OutlierSettings | None = None) -> None:
-        self._settings = settings or OutlierSettings()
+        self.settings = settings or OutlierSettings()
+        """Thresholds; may be replaced at any time."""
         self._tracks: dict[Unit, _Track] = {}
 
     def observe(self, unit: Unit, group: str, residual: float, now: float) -> None:
@@ -129,10 +130,10 @@ class OutlierDetector(Generic[Unit]):
             return
         track = self._track(unit, group, now)
         value = math.log(residual)
-        if track.log_residual is None or now - track.seen_at > self._settings.stale_s:
+        if track.log_residual is None or now - track.seen_at > self.settings.stale_s:
             track.log_residual = value
         else:
-            keep = math.exp(-(now - track.seen_at) / self._settings.smooth_s)
+            keep = math.exp(-(now - track.seen_at) / self.settings.smooth_s)
             track.log_residual += (1.0 - keep) * (value - track.log_residual)
         track.seen_at = now
 
@@ -140,7 +141,7 @@ class OutlierDetector(Generic[Unit]):
         """A connect failure or hard 5xx that Envoys saw: penalised at once."""
         track = self._track(unit, group, now)
         if self._may_penalise(track):
-            track.move(self._settings.floor, Cause.FAILING, now)
+            track.move(self.settings.floor, Cause.FAILING, now)
             track.under_since = None
 
     def update(self, now: float) -> None:
@@ -185,7 +186,7 @@ class OutlierDetector(Generic[Unit]):
         """Take up an earlier run's penalties; they return by the rules."""
         for entry in saved:
             track = self._track(entry.unit, entry.group, now)
-            track.move(min(max(entry.value, self._settings.floor), 1.0), Cause.RETURNING, now)
+            track.move(min(max(entry.value, self.settings.floor), 1.0), Cause.RETURNING, now)
             track.hold = entry.hold and _shifted(entry.hold, now)
 
     def _track(self, unit: Unit, group: str, now: float) -> _Track:
@@ -199,7 +200,7 @@ class OutlierDetector(Generic[Unit]):
         fresh = {
             unit: (track.group, track.log_residual)
             for unit, track in self._tracks.items()
-            if track.log_residual is not None and now - track.seen_at <= self._settings.stale_s
+            if track.log_residual is not None and now - track.seen_at <= self.settings.stale_s
         }
         groups: dict[str, list[float]] = {}
         for group, value in fresh.values():
@@ -208,7 +209,7 @@ class OutlierDetector(Generic[Unit]):
         return {unit: math.exp(value - base[group]) for unit, (group, value) in fresh.items()}
 
     def _update(self, track: _Track, relative: float | None, now: float) -> None:
-        settings = self._settings
+        settings = self.settings
         over = relative is not None and relative >= settings.enter
         under = relative is not None and relative <= settings.leave
         track.over_since = _since(track.over_since, now) if over else None
@@ -227,14 +228,14 @@ class OutlierDetector(Generic[Unit]):
 
     def _give_back_if(self, due: bool, track: _Track, now: float) -> None:
         if due and track.value < 1.0:
-            value = min(1.0, round(track.value + self._settings.step, 6))
+            value = min(1.0, round(track.value + self.settings.step, 6))
             track.move(value, Cause.NONE if value == 1.0 else Cause.RETURNING, now)
 
     def _may_penalise(self, track: _Track) -> bool:
         """A unit that is penalised already, or one more that leaves most of its group alone."""
         group = [other for other in self._tracks.values() if other.group == track.group]
         others = sum(other.value < 1.0 for other in group if other is not track)
-        return others + 1 <= self._settings.most * len(group)
+        return others + 1 <= self.settings.most * len(group)
 
 
 def _penalty(track: _Track, residual: float | None, now: float) -> Penalty:

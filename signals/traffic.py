@@ -41,6 +41,7 @@ class EngineTraffic:
     sent_rps: float
     """Attempts, retries included."""
     sent_total: float
+    """Since its Envoys were first heard of, like the next one: their past says nothing of what is now."""
     connect_failures_total: float
     active: float | None
     """Requests in flight at the latest flush; None when Envoy does not tell."""
@@ -131,9 +132,9 @@ def _count_answers(found: AnswerSum, metric: str, track: CounterTrack) -> None:
 def _count_attempts(found: EngineSum, metric: str, track: CounterTrack) -> None:
     if metric == SENT:
         found.sent_rps += track.rate.value or 0.0
-        found.sent_total += track.total
+        found.sent_total += track.total - track.past
     elif metric == CONNECT_FAILURES:
-        found.connect_failures_total += track.total
+        found.connect_failures_total += track.total - track.past
 
 
 def add_up(parts: Iterable[tuple[Traffic, float]]) -> Traffic:

@@ -42,7 +42,8 @@ def test_the_xds_core_knows_no_transport():
     core = [item for item in imports("xds_server") if item[0].startswith("xds_server/protocol/")]
     assert core
     assert [item for item in core if item[1] in INPUT_OUTPUT] == []
-    assert [i for i in imports("xds_server") if i[0] == "xds_server/server.py" and i[1] in INPUT_OUTPUT] == []
+    hub = [item for item in imports("xds_server") if item[0] == "xds_server/server.py"]
+    assert [item for item in hub if item[1] in INPUT_OUTPUT - {"logging"}] == []
 
 
 def test_envoy_is_no_python_package():

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from signals.outliers import Hold
 
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
     from headrace.control_plane.control_plane import ControlPlane
 
 _LONGEST_HOLD_S = 30 * 86_400
+
+
+def same_host(bound: str) -> Middleware:
+    """Refuse what a page in an operator's browser could send, DNS rebinding included: a `Host` that is not
+    this machine's, or any foreign `Origin`."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.host.rpartition(":")[0] or request.host
+        known = host.strip("[]") in {"localhost", "127.0.0.1", "::1", bound}
+        origin = request.headers.get("origin")
+        if not known or (origin is not None and origin.partition("//")[2] != request.host):
+            return _answer({"error": f"host {request.host!r}: this API answers to loopback names only"}, 403)
+        return await handler(request)
+
+    return check
 
 
 def action_routes(plane: ControlPlane) -> list[web.RouteDef]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from headrace.admin.actions import action_routes
+from headrace.admin.actions import action_routes, same_host
 from headrace.control_plane import observations
 from signals.replicas import Presence
 from xds_server.status import ClientStatus
@@ -60,7 +60,7 @@ def admin_app(plane: ControlPlane) -> web.Application:
             return _json({"error": "no plan yet"}, status=503)
         return _json(found.plan.to_json())
 
-    app = web.Application()
+    app = web.Application(middlewares=[same_host(plane.config.admin.host)])
     app.add_routes(
         [web.get("/api/status", status_), web.get("/api/state", state), web.get("/api/plan", plan)]
     )

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import click
 from rich.console import Console
 
@@ -39,11 +40,13 @@ def command(json_file: Path | None, rate_divisor: float | None, **options: Any) 
     divisor = rate_divisor or (1.0 if (os.cpu_count() or 1) > 1 else 5.0)
     config = DemoConfig(rate_divisor=divisor, **options)
     console = Console(width=None if sys.stdout.isatty() else 140)
+    failure: BaseExceptionGroup | None = None
     try:
         found = asyncio.run(_until_interrupted(config, console))
-    except (ChildFailedError, EnvoyMissingError, OSError) as error:
-        notes = "\n".join(["", *getattr(error, "__notes__", [])])
-        raise SystemExit(f"headrace demo: {error}{notes}") from None
+    except* (ChildFailedError, EnvoyMissingError, OSError, aiohttp.ClientError) as group:
+        found, failure = None, group
+    if failure is not None:
+        raise SystemExit(f"headrace demo: {_told(failure)}")
     if found is None:
         console.print("Interrupted: everything is stopped.")
         sys.exit(_INTERRUPTED)
@@ -52,11 +55,30 @@ def command(json_file: Path | None, rate_divisor: float | None, **options: Any) 
         json_file.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
 
 
+def _told(group: BaseExceptionGroup) -> str:
+    """What went wrong, with what the parts had to say."""
+    texts = []
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            texts.append(_told(error))
+        else:
+            texts.append("\n".join([str(error), *getattr(error, "__notes__", [])]))
+    return "\n".join(texts)
+
+
 async def _until_interrupted(config: DemoConfig, console: Console) -> dict[str, Any] | None:
     """The result, or None after SIGINT or SIGTERM; either way every child has ended."""
     work = asyncio.ensure_future(run_demo(config, console))
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signum, work.cancel)
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if not stopping:  # a second Ctrl-C must not break off the clean-up
+            stopping = True
+            work.cancel()
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(signum, stop)
     try:
         return await work
     except asyncio.CancelledError:

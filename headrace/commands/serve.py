@@ -14,6 +14,7 @@ from headrace.control_plane.config import Address, ServeConfig
 from headrace.control_plane.control_plane import ControlPlane
 from headrace.log import make_logger
 from headrace.policy import Policy, PolicyError, load
+from optimizer import POLICIES
 
 
 class _AddressType(click.ParamType[Address]):
@@ -38,7 +39,12 @@ class _AddressType(click.ParamType[Address]):
 @click.option("--admin", type=_AddressType(), default="127.0.0.1:7403", show_default=True)
 @click.option("--expose-admin", is_flag=True, help="let --admin, which has no login, be more than loopback")
 @click.option("--startup-wait", "startup_wait_s", default=10.0, show_default=True, help="seconds for engines")
-@click.option("--policy-name", "planning_policy", help="planning policy instead of the file's (comparison)")
+@click.option(
+    "--policy-name",
+    "planning_policy",
+    type=click.Choice(sorted(POLICIES)),
+    help="planning policy instead of the file's (comparison)",
+)
 @click.option("--ports-file", type=click.Path(path_type=Path), help="write the bound ports there as JSON")
 def command(policy: Path, ports_file: Path | None, **options: object) -> None:
     """The control plane."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.control_plane import observations, rules
 from headrace.control_plane.config import ServeConfig
+from headrace.control_plane.enforce import enforce
 from headrace.control_plane.gauges import Gauges
 from headrace.control_plane.limits import limits
 from headrace.control_plane.persistence import Persistence
@@ -24,7 +25,7 @@ from headrace.control_plane.ports import listening
 from headrace.control_plane.protection import Protection
 from headrace.control_plane.publisher import Publisher
 from headrace.control_plane.rotation import rotated
-from headrace.control_plane.rounds import Inputs, Round, enforce, moved_demand, plan_round
+from headrace.control_plane.rounds import Inputs, Round, moved_demand, plan_round
 from headrace.control_plane.served import Served
 from headrace.control_plane.source_health import SourceHealth
 from headrace.control_plane.store import SavedState, SetAside, StateStore
@@ -36,7 +37,7 @@ from headrace.policy.guards import Hold, capacity_drop, judge
 from headrace.problem import EngineState, PlanningRules
 from optimizer import Warm
 from signals.membership import Membership
-from signals.replicas import dump, load
+from signals.replicas import Replica, dump, load
 from signals.report_service import ReportService
 from xds_server.events import Acked, Disconnected, Event
 from xds_server.server import XdsServer
@@ -47,6 +48,8 @@ _SETTLE_S = 5.0
 validity of a report at the default interval, so whoever is silent then is not merely reconnecting."""
 _LOOK_EVERY_S = 0.5
 _JUDGE_EVERY_S = 1.0
+_QUIET_S = 0.5
+"""How long members must have been the same before the first round."""
 _ROTATE_EVERY_S = 10.0
 _LAG_EVERY_S = 5.0
 
@@ -101,6 +104,7 @@ class ControlPlane:
         self.gate = PolicyGate(
             config.policy,
             in_force=lambda: self.policy,
+            check=lambda policy: rules.check_security(policy, config),
             judge=self._judge_edit,
             adopt=self._adopt,
             telemetry=self.telemetry,
@@ -140,9 +144,10 @@ class ControlPlane:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Mapping[str, int]]:
         """Restore what was saved, then listen; yields the bound ports by name."""
-        self.membership.configure(rules.static_members(self.policy), self.policy.engines)
+        self.log.info("policy_loaded", hash=self.policy.content_hash[:12])
+        self._fit_members()
         self._restore()
-        self._lost = observations.without_replicas(self.policy, self.membership.view())
+        self._lost = self._without_replicas()
         async with listening(self) as ports:
             self.log.info("control_plane_started", ports=ports, insecure_dev=self.config.insecure_dev)
             yield ports
@@ -203,7 +208,7 @@ class ControlPlane:
             self._look_for_lost_engines()
 
     def _look_for_lost_engines(self) -> None:
-        lost = observations.without_replicas(self.policy, self.membership.view())
+        lost = self._without_replicas()
         for engine in sorted(lost - self._lost):
             self.log.warning("engine_lost", engine=engine)
         for engine in sorted(self._lost - lost):
@@ -220,12 +225,29 @@ class ControlPlane:
     # ---- rounds: shares when it pays ----------------------------------------------------------------
 
     async def _wait_for_members(self) -> None:
-        """Serve nothing before it is known who is there: an empty answer would empty the Envoys."""
+        """Serve nothing before it is known who is there: an empty answer would empty running Envoys.
+
+        Known is: every engine has a ready replica and no more come in, or reporters had the time that their
+        longest back-off takes. With nobody there at all it waits for ever.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.startup_wait_s):
-                while observations.without_replicas(self.policy, self.membership.view()):
-                    await self.planner.wanted.wait()
-                    self.planner.wanted.clear()
+                await self._members_hold(lambda: not self._without_replicas())
+        await self._members_hold(lambda: len(self._without_replicas()) < len(self._serving()))
+
+    async def _members_hold(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds and the members have not changed for a while."""
+        version = -1
+        while not holds() or version != self.membership.view().version:
+            version = self.membership.view().version
+            await asyncio.sleep(_QUIET_S)
+
+    def _without_replicas(self) -> frozenset[str]:
+        return observations.without_replicas(self.policy, self.membership.view())
+
+    def _serving(self) -> list[str]:
+        """Engines that are to serve by the policy."""
+        return [name for name, spec in self.policy.engines.items() if spec.state == "active"]
 
     async def _settle(self) -> None:
         """After a restart, members are the saved and the reported ones until the reporters had time to come
@@ -240,9 +262,13 @@ class ControlPlane:
         return observations.engine_states(self.policy, self.membership.view(), values)
 
     def _inputs(self) -> Inputs | None:
-        """What is known now; None while every reporter is silent, when the last shares stay."""
+        """What to plan from; None while every reporter is silent, when the last shares stay."""
         if self.ready and observations.all_silent(self.membership.view()):
             return None
+        return self._known()
+
+    def _known(self) -> Inputs:
+        """What is known now."""
         return Inputs(
             rules=self.rules,
             demand_rps=self.traffic.planned(),
@@ -252,21 +278,27 @@ class ControlPlane:
             planning_policy=self.config.planning_policy,
         )
 
-    def _take(self, found: Round, trigger: str) -> None:
+    def _take(self, found: Round, inputs: Inputs, trigger: str) -> bool:
+        """Serve what a round gave. False when policy or shares changed while it was planned."""
+        if inputs.rules is not self.rules or found.base is not self.publisher.served:
+            return False
         self.telemetry.rounds.labels(trigger, found.result).inc()
         self.last_round = found
         if found.plan is None:
             self.log.error("plan_infeasible", reason=found.error)
-            return
+            return True
         before = self.publisher.limits
         self.publisher.limits = limits(found, self.policy, self._envoys())
-        if found.served is not self.publisher.served or not self.ready:
+        if found.served is not found.base or not self.ready:
             start = self.clock()
             self._serve(found.served)
             self.telemetry.stage_s.labels("publish").observe(self.clock() - start)
             self.telemetry.published(found, trigger)
         elif self.publisher.limits != before:
             self.publisher.publish()
+        else:
+            self.publisher.limits = before  # the same numbers: the tables made for them stay
+        return True
 
     def _envoys(self) -> Mapping[str, int]:
         """front-end -> Envoys with a stream."""
@@ -274,6 +306,7 @@ class ControlPlane:
         return Counter(frontend for frontend, _ in nodes)
 
     def _serve(self, served: Served) -> None:
+        self.telemetry.moved_shares(self.publisher.served, served)
         self.publisher.served = served
         self.publisher.publish()
         if not self.ready:
@@ -292,26 +325,39 @@ class ControlPlane:
 
     async def _judge_edit(self, policy: Policy, planning_rules: PlanningRules) -> Hold | None:
         """Whether an edit must wait: what it would move and take away, by the guards in force."""
-        inputs = self._inputs()
-        if not self.ready or inputs is None:
+        if not self.ready:
             return None
+        inputs = self._known()
         moves = await asyncio.to_thread(_moves, inputs, planning_rules)
         ready = {name: state.ready_replicas for name, state in inputs.engines.items()}
         verdict = judge(self.policy, policy, moves, capacity_drop(self.policy, policy, ready))
-        return verdict if isinstance(verdict, Hold) else None
+        reasons = [*rules.identity_changes(self.policy, policy), *getattr(verdict, "reasons", ())]
+        return Hold(tuple(reasons)) if reasons else None
 
     def _adopt(self, policy: Policy, planning_rules: PlanningRules) -> None:
         self.log = self.telemetry.log = self.log.bind(revision=policy.revision)
+        self.reports.admission = rules.admission(policy, self.config)
         self.rules = planning_rules
         self.publisher.adopt(policy)
         self.traffic.adopt(policy)
         self.xds.admission = rules.envoy_admission(policy, self.config)
-        self.reports.admission = rules.admission(policy, self.config)
-        self.membership.configure(rules.static_members(policy), policy.engines)
+        self.protection.adopt(policy.protection.penalties)
+        self._fit_members()
+        self._lost = self._without_replicas()
         self.log.info("policy_loaded", hash=policy.content_hash[:12])
         if self.ready:
-            self._serve(enforce(policy, self.publisher.served))
+            self._serve(self._enforced(self.publisher.served))
         self.planner.want("policy")
+
+    def _fit_members(self) -> None:
+        """Members by the policy in force: its own, and of the others those that it would admit."""
+        self.membership.configure(rules.static_members(self.policy), self.policy.engines)
+        self.membership.keep(lambda replica: rules.misfit(self.reports.admission, replica))
+
+    def _enforced(self, served: Served) -> Served:
+        members = self.membership.view()
+        ready = {name for name in self.policy.engines if members.ready_count(name)}
+        return enforce(self.policy, served, ready)
 
     # ---- state --------------------------------------------------------------------------------------
 
@@ -327,25 +373,36 @@ class ControlPlane:
         )
 
     def _restore(self) -> None:
-        saved = self._store.load(self.policy.fleet) if self._store else None
+        if self._store is None:
+            return
+        saved = self._store.load(self.policy.fleet)
+        if isinstance(saved, SavedState):
+            try:
+                served, members = Served.from_json(saved.served), load(saved.members)
+                self.protection.restore(saved.penalties, self.clock())
+            except (ValueError, KeyError, TypeError) as error:
+                saved = self._store.set_aside(f"not a state of this version: {error!r}")
+            else:
+                self._restore_from(saved, served, members)
         if isinstance(saved, SetAside):
             self.log.error("state_set_aside", reason=saved.reason, file=str(saved.moved_to))
-        elif saved is not None:
-            now = self.clock()
-            known = [r for r in load(saved.members) if r.key.engine in self.policy.engines]
-            self.membership.restore(known, now)
-            self.protection.restore(saved.penalties, now)
-            self.traffic.restore(saved.demand_rps)
-            self._serve(enforce(self.policy, Served.from_json(saved.served)))
-            self.log.info("state_restored", snapshot=self.publisher.served.sequence, members=len(known))
+
+    def _restore_from(self, saved: SavedState, served: Served, members: tuple[Replica, ...]) -> None:
+        self.membership.restore([r for r in members if r.key.engine in self.policy.engines], self.clock())
+        self._fit_members()
+        self.traffic.restore(saved.demand_rps)
+        self._serve(self._enforced(served))
+        self.log.info("state_restored", snapshot=self.publisher.served.sequence, members=len(members))
 
     # ---- upkeep -------------------------------------------------------------------------------------
 
-    @staticmethod
-    async def _every(seconds: float, work: Callable[[], None]) -> None:
+    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            work()
+            try:
+                work()
+            except Exception as error:  # a fault of ours must not end the process
+                self.log.exception("upkeep_failed", work=work.__name__, error=repr(error))
 
     async def _watch_loop_lag(self) -> None:
         while True:
@@ -361,14 +418,16 @@ def _moves(inputs: Inputs, planning_rules: PlanningRules) -> float:
         frontend: {key: inputs.demand_rps.get(frontend, {}).get(key, 0.0) for key in policy.key_specs}
         for frontend in policy.frontends
     }
+    ready = {name for name, state in inputs.engines.items() if state.ready_replicas > 0}
     found = plan_round(
         Inputs(
             rules=planning_rules,
             demand_rps=demand,
             network_ms={},
             engines={name: state for name, state in inputs.engines.items() if name in policy.engines},
-            served=enforce(policy, inputs.served),
+            served=enforce(policy, inputs.served, ready),
             planning_policy=inputs.planning_policy,
+            stepwise=False,
         ),
         Warm(),
     )

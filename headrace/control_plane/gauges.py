@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -65,9 +65,8 @@ class Gauges(Collector):
 
     def _info(self) -> Iterator[Metric]:
         plane, policy = self._plane, self._plane.policy
-        solver = f"highspy {version('highspy')}"
         yield gauge(
-            "headrace_build_info", "this build", ("version", "solver"), _one((__version__, solver), 1)
+            "headrace_build_info", "this build", ("version", "solver"), _one((__version__, _solver()), 1)
         )
         labels = (policy.revision, policy.content_hash[:12])
         yield gauge("headrace_policy_info", "policy in force", ("revision", "hash"), _one(labels, 1))
@@ -79,10 +78,17 @@ class Gauges(Collector):
 
     def _demand(self) -> Iterator[Metric]:
         view = self._plane.traffic.view()
-        points = sorted(view.demand.items())
+        policy = self._plane.policy
+        points = sorted(
+            (row, point)
+            for row, point in view.demand.items()
+            if row[0] in policy.frontends and row[1] in policy.key_specs
+        )
         rps: Iterator[Sample] = (((f, *split_key(k)), point.rps) for (f, k), point in points)
         yield gauge("headrace_demand_rps", "first attempts per second", _KEY, rps)
-        ages: Iterator[Sample] = (((frontend,), age) for frontend, age in sorted(view.age_s.items()))
+        ages: Iterator[Sample] = (
+            ((frontend,), age) for frontend, age in sorted(view.age_s.items()) if frontend in policy.frontends
+        )
         yield gauge("headrace_demand_age_seconds", "since the last counters", ("frontend",), ages)
         requests = CounterMetricFamily("headrace_requests", "requests that arrived", labels=_KEY)
         for (frontend, key), point in points:
@@ -229,6 +235,13 @@ _LATENCIES = {
     "ttft": {"mean": Signal.TTFT_MEAN_MS, "p50": Signal.TTFT_P50_MS, "p99": Signal.TTFT_P99_MS},
     "tbot": {"mean": Signal.TBOT_MEAN_MS, "p50": Signal.TBOT_P50_MS, "p99": Signal.TBOT_P99_MS},
 }
+
+
+def _solver() -> str:
+    try:
+        return f"highspy {version('highspy')}"
+    except PackageNotFoundError:
+        return f"cbc of pulp {version('pulp')}"
 
 
 def _one(labels: Sequence[str], value: float | None) -> Iterator[Sample]:

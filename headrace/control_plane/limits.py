@@ -28,7 +28,14 @@ def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
     if found.plan is None or found.problem is None:
         return Limits()
     rows = {
-        row: _Row(found.plan, found.problem, row, partition.shares, max(1, envoys.get(row[0], 1)))
+        row: _Row(
+            found.plan,
+            found.problem,
+            row,
+            partition.shares,
+            found.served.fallback.get(row, {}),
+            max(1, envoys.get(row[0], 1)),
+        )
         for row, partition in found.served.partitions.items()
     }
     return Limits(
@@ -45,6 +52,8 @@ class _Row:
     problem: Problem
     row: Row
     shares: Mapping[str, float]
+    fallbacks: Mapping[str, str]
+    """engine -> where what fails there is sent."""
     envoys: int
 
     def engines(self) -> list[str]:
@@ -52,8 +61,9 @@ class _Row:
         return [name for name in self.shares if name != SHED and name in self.plan.engines]
 
     def fallback(self, engine: str) -> str | None:
-        """Where the plan sends what fails at an engine."""
-        return self.plan.second_best.get(self.row[0], {}).get(self.row[1], {}).get(engine)
+        """Where what fails at an engine is sent, if the plan knows of it."""
+        other = self.fallbacks.get(engine)
+        return other if other in self.plan.engines else None
 
     def in_flight(self, engine: str) -> float:
         """Requests of this row at an engine: rate × latency (Little)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 
 from headrace.control_plane.store import SavedState, StateStore
@@ -30,6 +31,7 @@ class Persistence:
         self._telemetry = telemetry
         self._wall_clock = wall_clock
         self._changed = asyncio.Event()
+        self._saving = threading.Lock()
 
     def changed(self) -> None:
         """Shares or members changed: save soon."""
@@ -54,7 +56,8 @@ class Persistence:
         if self._store is None:
             return
         try:
-            self._store.save(state)
-            self._telemetry.saved_at.set(self._wall_clock())
+            with self._saving:  # a save that was cancelled goes on in its thread beside the last one
+                self._store.save(state)
+            self._telemetry.state_saved(self._wall_clock())
         except OSError as error:
             self._telemetry.log.error("state_save_failed", error=str(error))

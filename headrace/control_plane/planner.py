@@ -18,13 +18,14 @@ class Planner:
         self,
         *,
         inputs: Callable[[], Inputs | None],
-        take: Callable[[Round, str], None],
+        take: Callable[[Round, Inputs, str], bool],
         interval_s: Callable[[], float],
         telemetry: Telemetry,
         clock: Callable[[], float],
     ) -> None:
-        """`inputs()` gives what is known, or None when nothing must change now. `take(round, trigger)` gets
-        every outcome that was planned for the policy still in force."""
+        """`inputs()` gives what is known, or None when nothing must change now.
+        `take(round, inputs, trigger)` gets every outcome, and says False when it is void since policy or
+        shares changed meanwhile."""
         self._inputs = inputs
         self._take = take
         self._interval_s = interval_s
@@ -51,20 +52,17 @@ class Planner:
                 await asyncio.wait_for(self.wanted.wait(), self._interval_s())
 
     async def _round(self, trigger: str) -> None:
-        inputs = self._inputs()
-        if inputs is None:
-            return
         start = self._clock()
         try:
+            inputs = self._inputs()
+            if inputs is None:
+                self._telemetry.log.info("plan_skipped", trigger=trigger)
+                return
             found = await asyncio.to_thread(plan_round, inputs, self._warm)
+            self._telemetry.stage_s.labels("solve").observe(self._clock() - start)
+            if not self._take(found, inputs, trigger):
+                self.want(trigger)
         except Exception as error:  # a fault of ours must not end the loop: the last plan stays
             self._warm = Warm()
             self._telemetry.log.exception("plan_failed", error=repr(error))
             self._telemetry.rounds.labels(trigger, Result.FAILED).inc()
-            return
-        self._telemetry.stage_s.labels("solve").observe(self._clock() - start)
-        now = self._inputs()
-        if now is not None and now.rules is not inputs.rules:
-            self.want("policy")  # the policy changed meanwhile: what was planned is not for this one
-            return
-        self._take(found, trigger)

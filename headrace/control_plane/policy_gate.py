@@ -12,6 +12,8 @@ from headrace.policy import Policy, PolicyError, watch
 from headrace.policy.guards import Difference, Hold, differences
 from headrace.problem import PlanningRules
 
+_HASH_CHARS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -31,13 +33,16 @@ class PolicyGate:
         path: Path,
         *,
         in_force: Callable[[], Policy],
+        check: Callable[[Policy], None],
         judge: Callable[[Policy, PlanningRules], Awaitable[Hold | None]],
         adopt: Callable[[Policy, PlanningRules], None],
         telemetry: Telemetry,
     ) -> None:
-        """`judge` says whether an edit must wait; `adopt` puts one in force."""
+        """`check` raises ValueError for a policy that cannot be served with; `judge` says whether an edit
+        must wait; `adopt` puts one in force."""
         self._path = path
         self._in_force = in_force
+        self._check = check
         self._judge = judge
         self._adopt = adopt
         self._telemetry = telemetry
@@ -54,10 +59,12 @@ class PolicyGate:
                 await self._consider(result)
 
     def accept(self, content_hash: str) -> None:
-        """Put the held edit in force. KeyError when none with this hash (or its beginning) is held."""
+        """Put the held edit in force. KeyError when none with this beginning of a hash is held."""
         pending = self.pending
-        if pending is None or not content_hash or not pending.policy.content_hash.startswith(content_hash):
-            raise KeyError(content_hash)
+        if len(content_hash) < _HASH_CHARS:
+            raise ValueError(f"hash: expected at least the first {_HASH_CHARS} characters")
+        if pending is None or not pending.policy.content_hash.startswith(content_hash):
+            raise KeyError(f"no edit with hash {content_hash} is held")
         self._telemetry.log.warning("policy_accepted", hash=content_hash, by="operator")
         self._let_through(pending.policy, pending.rules)
 
@@ -66,11 +73,16 @@ class PolicyGate:
             self._refuse(f"fleet is {policy.fleet!r}, served is {self._in_force().fleet!r}: needs a restart")
             return
         try:
+            self._check(policy)
             rules = PlanningRules.of(policy)
+            held = await self._judge(policy, rules)
         except ValueError as error:
             self._refuse(str(error))
             return
-        held = await self._judge(policy, rules)
+        except Exception as error:  # a fault of ours: the last good policy stays, and the loop goes on
+            self._telemetry.log.exception("policy_judging_failed", error=repr(error))
+            self._refuse(f"cannot be judged: {error!r}")
+            return
         if held is None:
             self._let_through(policy, rules)
         else:

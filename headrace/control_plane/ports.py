@@ -86,10 +86,7 @@ def _credentials(plane: ControlPlane, port: Literal["reports", "xds"]) -> grpc.S
     """TLS of a port, None in development."""
     if plane.config.insecure_dev:
         return None
+    rules.check_security(plane.policy, plane.config)
     files = rules.tls_files(plane.policy, port)
-    if files is None:
-        raise ValueError(
-            f"the policy has no security.{port}: expected certificate, key and who may connect "
-            "(or --insecure-dev, on loopback)"
-        )
+    assert files is not None, "checked above"
     return server_credentials(files)

@@ -7,9 +7,10 @@ weight in EDS; an engine's is a factor on its effective capacity.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from optimizer import Profile
 from signals.demand import DemandView
 from signals.load_check import EngineLoad, LoadCheck
 from signals.membership import Membership
-from signals.outliers import Hold, OutlierDetector, OutlierSettings, Penalty, SavedPenalty
+from signals.outliers import Cause, Hold, OutlierDetector, OutlierSettings, Penalty, SavedPenalty
 from signals.readings import Signal
 from signals.replicas import MembershipView, Replica, ReplicaKey
 
@@ -28,6 +29,7 @@ _LOAD_TIME_CONSTANT_S = 10.0
 _LOAD_MARGIN = 1.15
 """Predictions are made for this much more than the measured load: near its limit a replica's latency grows
 faster than its load can be measured, and nobody is to be penalised for that."""
+_LEAST_WEIGHT = 0.01
 _LEAST_RPS = 0.5
 """Below this a replica's latency says nothing."""
 _ERRORS = 0.2
@@ -67,8 +69,14 @@ class Protection:
         self._replicas: OutlierDetector[Process] = OutlierDetector(_settings(settings))
         self._engines: OutlierDetector[str] = OutlierDetector(_settings(settings))
         self._loads: dict[Process, _Load] = {}
+        self._held: dict[ReplicaKey, Hold] = {}
+        """An operator's hand on replicas; it outlives their processes."""
         self.mismatch: Mapping[str, float] = {}
         """engine -> requests reported / requests sent."""
+
+    def adopt(self, settings: Penalties) -> None:
+        """Judge by other thresholds from now on."""
+        self._replicas.settings = self._engines.settings = _settings(settings)
 
     def update(self, rules: PlanningRules, view: DemandView, now: float) -> None:
         """Judge everything that reports, and tell the membership."""
@@ -84,7 +92,14 @@ class Protection:
         weights = {process.key: found.value for process, found in penalties.items() if found.value < 1.0}
         for key, trial in verdict.penalties.items():
             weights[key] = min(weights.get(key, 1.0), trial)
-        self._membership.penalise(weights, verdict.suspicions)
+        suspicions = dict(verdict.suspicions)
+        self._held = {key: hold for key, hold in self._held.items() if now < hold.until}
+        for key, hold in self._held.items():
+            suspicions.pop(key, None)
+            weights[key] = max(hold.penalty, _LEAST_WEIGHT)
+            if not hold.penalty:
+                suspicions[key] = f"held out by hand: {hold.reason}"
+        self._membership.penalise(weights, suspicions)
 
     def engine_penalties(self, now: float) -> dict[str, Penalty]:
         """Every judged engine's penalty, with its explanation."""
@@ -92,27 +107,39 @@ class Protection:
 
     def replica_penalties(self, now: float) -> dict[ReplicaKey, Penalty]:
         """Every judged replica's penalty, with its explanation."""
-        return {process.key: found for process, found in self._replicas.penalties(now).items()}
+        judged = {process.key: found for process, found in self._replicas.penalties(now).items()}
+        by_hand = {key: Penalty(h.penalty, Cause.HELD, None, now, h) for key, h in self._held.items()}
+        return judged | by_hand
 
     def hold(self, policy: Policy, engine: str, replica: str | None, hold: Hold, now: float) -> None:
         """Set a penalty by hand. KeyError for an unknown engine or replica, ValueError for a bad hold."""
         if replica is None:
             self._engines.hold(engine, policy.engines[engine].model, hold, now)
         else:
-            self._replicas.hold(self._process(engine, replica), engine, hold, now)
+            if not hold.reason or not 0.0 <= hold.penalty <= 1.0:
+                raise ValueError("a hold needs a reason, and a penalty from 0 to 1")
+            self._held[self._process(engine, replica).key] = hold
 
     def release(self, engine: str, replica: str | None) -> None:
-        """Take hand and penalty off. KeyError when nothing is known of it."""
-        if replica is None:
-            self._engines.release(engine)
+        """Take hand and penalty off, if there is any. KeyError for an unknown engine or replica."""
+        if replica is not None:
+            process = self._process(engine, replica)
+            self._held.pop(process.key, None)
+            with contextlib.suppress(KeyError):
+                self._replicas.release(process)
+        elif engine in self._membership.view().engines or engine in self._engines.penalties(0.0):
+            with contextlib.suppress(KeyError):
+                self._engines.release(engine)
         else:
-            self._replicas.release(self._process(engine, replica))
+            raise KeyError(engine)
 
     def save(self, now: float) -> dict[str, list[list[object]]]:
         """What a restart should know, as plain values."""
         engines = self._engines.save(now)
         replicas = self._replicas.save(now)
+        held = {key: replace(hold, until=hold.until - now) for key, hold in self._held.items()}
         return {
+            "held": [[[*key], *_plain(hold)] for key, hold in held.items()],
             "engines": [[s.unit, s.group, s.value, *_plain(s.hold)] for s in engines],
             "replicas": [
                 [[*s.unit.key, s.unit.incarnation], s.group, s.value, *_plain(s.hold)] for s in replicas
@@ -127,6 +154,8 @@ class Protection:
             for (*key, incarnation), group, value, *hold in saved["replicas"]
         ]
         self._replicas.restore(replicas, now)
+        for key, penalty, reason, left_s in saved["held"]:
+            self._held[ReplicaKey(*key)] = Hold(penalty, reason, now + left_s)
 
     def _process(self, engine: str, replica: str) -> Process:
         for found in self._membership.view().engines.get(engine, ()):

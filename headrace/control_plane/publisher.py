@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from headrace.control_plane.served import Served
 from headrace.control_plane.table import Limits, Tables
@@ -34,7 +34,8 @@ class Publisher:
         self._on_problems = on_problems
         self._problems: dict[str, tuple[str, ...]] = {}
         self._acked = asyncio.Condition()
-        self._sequence: Mapping[str, int] = {}
+        self._sequence: dict[str, int] = {}
+        self._tables: Tables | None = None
         self.policy = policy
         self.served = Served()
         self.limits = Limits()
@@ -43,32 +44,44 @@ class Publisher:
         xds.declare(policy.frontends)
 
     def publish(self) -> None:
-        """Translate and publish for every front-end; unchanged content is neither encoded nor sent again."""
+        """Translate and publish for every front-end that something changed for; what did not change is
+        neither encoded nor sent again."""
         members = self._membership.view()
-        tables = Tables(self.policy, members, self.served, self.limits)
-        sequence: dict[str, int] = {}
-        for frontend in self.policy.frontends:
-            try:
-                snapshot = self._translator.translate(tables.of(frontend), frontend)
-                sequence[frontend] = self._xds.publish(frontend, snapshot)
-            except SnapshotError as error:
-                self._tell(frontend, error.problems)
-            except Exception as error:  # a fault of ours must not end the loop: the last good one stays
-                self._tell(frontend, (repr(error),))
-            else:
-                self._tell(frontend, ())
-        self._sequence = sequence
+        inputs = (self.policy, self.served, self.limits)
+        if self._tables is None or any(a is not b for a, b in zip(self._tables.inputs, inputs, strict=True)):
+            self._tables = Tables(*inputs)
+            self._tables.look(members)
+            affected = frozenset(self.policy.frontends)
+        else:
+            affected = self._tables.look(members) | self._problems.keys()
+        for frontend in affected & self.policy.frontends.keys():
+            self._publish(self._tables, frontend)
         self.members_version = members.version
+
+    def _publish(self, tables: Tables, frontend: str) -> None:
+        try:
+            snapshot = self._translator.translate(tables.of(frontend), frontend)
+            self._sequence[frontend] = self._xds.publish(frontend, snapshot)
+        except SnapshotError as error:
+            self._tell(frontend, error.problems)
+        except Exception as error:  # a fault of ours must not end the loop: the last good one stays
+            self._tell(frontend, (repr(error),))
+        else:
+            self._tell(frontend, ())
 
     def _tell(self, frontend: str, problems: tuple[str, ...]) -> None:
         if self._problems.get(frontend, ()) != problems:
-            self._problems[frontend] = problems
             self._on_problems(frontend, problems)
+        self._problems.pop(frontend, None)
+        if problems:
+            self._problems[frontend] = problems
 
     def adopt(self, policy: Policy) -> None:
         """Serve another policy from the next `publish` on."""
         for frontend in self.policy.frontends.keys() - policy.frontends.keys():
             self._translator.forget(frontend)
+            self._sequence.pop(frontend, None)
+            self._problems.pop(frontend, None)
         self.policy = policy
         self._xds.declare(policy.frontends)
 
@@ -90,5 +103,7 @@ class Publisher:
         return not ready and self.members_version == view.version
 
     def _all_confirmed(self) -> bool:
+        if self._problems:
+            return False  # some Envoys still serve from a snapshot that knows nothing of it
         confirmed = ((self._xds.confirmed(name), wanted) for name, wanted in self._sequence.items())
         return all(found is None or found >= wanted for found, wanted in confirmed)

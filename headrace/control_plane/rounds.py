@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from headrace.control_plane.enforce import allowed, nearest
 from headrace.control_plane.served import Row, Served
 from headrace.policy import Policy
 from headrace.problem import EngineState, PlanningRules
@@ -36,14 +37,19 @@ class Inputs:
     served: Served
     planning_policy: str | None = None
     """A planning policy by name instead of the policy file's."""
+    stepwise: bool = True
+    """Whether `guards.max_step` bounds what moves in this round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The outcome: `served` is the input's own object unless something is to be published."""
+    """The outcome of one round."""
 
     result: Result
+    base: Served
+    """What was served when the round was planned."""
     served: Served
+    """What to serve now: `base` itself unless something is to be published."""
     plan: Plan | None
     decision: Decision | None
     problem: Problem | None
@@ -65,19 +71,21 @@ def plan_round(inputs: Inputs, warm: Warm) -> Round:
         )
         target = plan(problem, name, warm, planning.time_limit_s)
         decision = _decide(inputs, target, problem, name)
-        step = _step(target, decision, inputs.rules.policy, name)
+        step = _step(target, decision, inputs.rules.policy, name) if inputs.stepwise else None
         if step is not None:
             target = plan(replace(problem, max_step=step), name, warm, planning.time_limit_s)
     except ProblemError as error:
-        return Round(Result.INFEASIBLE, inputs.served, None, None, None, error=str(error))
+        base = inputs.served
+        return Round(Result.INFEASIBLE, base, base, None, None, None, error=str(error))
     if not decision.publish:
         result = Result.UNCHANGED if decision.outcome is Outcome.UNCHANGED else Result.NOT_WORTH
-        return Round(result, inputs.served, target, decision, problem)
+        return Round(result, inputs.served, inputs.served, target, decision, problem)
     served = _serve(inputs, target)
+    if served is inputs.served:
+        return Round(Result.UNCHANGED, served, served, target, decision, problem)
     moved = moved_demand(inputs.served, served, inputs.demand_rps)
-    return Round(
-        Result.GUARDED if step is not None else Result.PUBLISHED, served, target, decision, problem, moved
-    )
+    result = Result.GUARDED if step is not None else Result.PUBLISHED
+    return Round(result, inputs.served, served, target, decision, problem, moved)
 
 
 def _decide(inputs: Inputs, target: Plan, problem: Problem, name: str) -> Decision:
@@ -97,43 +105,46 @@ def _step(target: Plan, decision: Decision, policy: Policy, name: str) -> float 
 
 
 def _serve(inputs: Inputs, target: Plan) -> Served:
+    """What a plan gives to serve: the input's own object when nothing differs."""
     partitions: dict[Row, Partition] = {}
     reasons: dict[Row, str] = {}
     for frontend, rows in target.shares.items():
         for key, shares in rows.items():
             row = (frontend, key)
-            old = inputs.served.partitions.get(row)
             reason = target.unserved.get(frontend, {}).get(key, "")
-            if reason:
-                partitions[row], reasons[row] = _unserved(inputs.rules.policy, row, old), reason
-            else:
-                wanted = shares if inputs.rules.policy.protection.shedding.enabled else _unshed(shares)
-                partitions[row] = old.relabel(wanted) if old else Partition.fresh(wanted)
+            partitions[row] = _partition(inputs, row, shares, served=not reason)
+            if reason and not partitions[row].entries:
+                reasons[row] = reason
     fallback = {
         (frontend, key): engines
         for frontend, rows in target.second_best.items()
         for key, engines in rows.items()
     }
-    return Served(inputs.served.sequence + 1, partitions, fallback, reasons)
+    now = inputs.served
+    if (partitions, fallback, reasons) == (now.partitions, now.fallback, now.reasons):
+        return now
+    return Served(now.sequence + 1, partitions, fallback, reasons)
 
 
-def _unshed(shares: Mapping[str, float]) -> Mapping[str, float]:
-    """Where the policy sheds nothing, overload queues in the engines, divided as the rest is."""
-    served = {name: share for name, share in shares.items() if name != SHED}
-    total = sum(served.values())
-    return {name: share / total for name, share in served.items()} if total else shares
+def _partition(inputs: Inputs, row: Row, shares: Mapping[str, float], *, served: bool) -> Partition:
+    """A row's partition for new shares.
 
-
-def _unserved(policy: Policy, row: Row, old: Partition | None) -> Partition:
-    """Nobody can serve the row now. Keep what was served where it is still allowed, so that the first
-    replica to come back finds its sessions; an engine that is not eligible is never kept."""
-    eligible = policy.eligible(*row).engines
-    if old and old.entries and set(old.units) <= set(eligible):
-        return old
-    if not eligible:
-        return Partition(())
-    nearest = min(eligible, key=lambda engine: (policy.network_ms(row[0], engine), engine))
-    return Partition.fresh({nearest: 1.0})
+    A row that nobody can serve now keeps what it had, so that the first replica to come back finds its
+    sessions; an engine that is not eligible is never kept. Where the policy sheds nothing, overload queues
+    in the engines, divided as the rest is.
+    """
+    policy = inputs.rules.policy
+    old = inputs.served.partitions.get(row) or Partition(())
+    ready = {name for name, state in inputs.engines.items() if state.ready_replicas > 0}
+    if not served:
+        kept = allowed(old, policy.eligible(*row).engines)
+        return kept if kept.entries else nearest(policy, row, ready)
+    if not policy.protection.shedding.enabled and SHED in shares:
+        total = sum(share for name, share in shares.items() if name != SHED)
+        if not total:
+            return nearest(policy, row, ready)
+        shares = {name: share / total for name, share in shares.items() if name != SHED}
+    return old.relabel(shares) if old.entries else Partition.fresh(shares)
 
 
 def moved_demand(old: Served, new: Served, demand_rps: Mapping[str, Mapping[str, float]]) -> float:
@@ -145,32 +156,3 @@ def moved_demand(old: Served, new: Served, demand_rps: Mapping[str, Mapping[str,
         total += rate
         moved += rate * (partition.moved_from(before) if before and before.entries else 0.0)
     return moved / total if total else 0.0
-
-
-def enforce(policy: Policy, served: Served) -> Served:
-    """What may stay served under a policy: an engine that is no longer eligible loses its intervals at once,
-    planned or not (residency fails closed). Rows that the policy does not know are dropped."""
-    partitions: dict[Row, Partition] = {}
-    reasons: dict[Row, str] = {}
-    for frontend in policy.frontends:
-        for key in policy.key_specs:
-            row = (frontend, key)
-            if old := served.partitions.get(row):
-                eligible = policy.eligible(*row)
-                partitions[row] = _allowed(old, frozenset(eligible.engines))
-                if not partitions[row].entries:
-                    reasons[row] = served.reasons.get(row, "") or "no engine is eligible"
-    if partitions == served.partitions:
-        return served
-    return Served(served.sequence + 1, partitions, served.fallback, reasons)
-
-
-def _allowed(old: Partition, eligible: frozenset[str]) -> Partition:
-    kept = {name: share for name, share in old.shares.items() if name in eligible or name == SHED}
-    if len(kept) == len(old.units):
-        return old
-    total = sum(share for name, share in kept.items() if name != SHED)
-    if not total:
-        return Partition(())
-    room = 1.0 - kept.get(SHED, 0.0)
-    return old.relabel({n: s if n == SHED else s * room / total for n, s in kept.items()})

@@ -12,7 +12,7 @@ from headrace.policy import EngineSpec, Policy
 from signals.admission import Admission, EngineRule
 from signals.demand import EnvoyNames
 from signals.identity import IdentityRule
-from signals.replicas import StaticMember
+from signals.replicas import Replica, StaticMember
 from signals.tls import TlsFiles
 from xds_server.identity import Admission as EnvoyAdmission
 from xds_server.translate import names
@@ -66,6 +66,45 @@ def tls_files(policy: Policy, port: Literal["reports", "xds"]) -> TlsFiles | Non
         return None
     ca = policy.secret_path(port, "client_ca") if section.client_ca else None
     return TlsFiles(policy.secret_path(port, "cert"), policy.secret_path(port, "key"), ca)
+
+
+def misfit(admission: Admission, replica: Replica) -> str:
+    """Return why a replica that was admitted may not stay under other rules; empty when it may."""
+    rule = admission.engines.get(replica.key.engine)
+    if rule is None:
+        return "its engine takes no reports by the policy"
+    if rule.clusters and replica.key.cluster not in rule.clusters:
+        return f"cluster {replica.key.cluster!r} is not one of the engine's"
+    address = ipaddress.ip_address(replica.address)
+    if not admission.insecure_dev and not any(address in network for network in rule.cidrs):
+        return f"{address} is outside the region's replica_cidrs"
+    return ""
+
+
+def check_security(policy: Policy, config: ServeConfig) -> None:
+    """Raise ValueError when a port that is not for development would be open to anybody."""
+    if config.insecure_dev:
+        return
+    for port in ("xds", "reports"):
+        if getattr(policy.security, port) is None:
+            raise ValueError(
+                f"security.{port} is missing: expected certificate, key and who may connect "
+                "(or --insecure-dev, on loopback)"
+            )
+
+
+def identity_changes(old: Policy, new: Policy) -> list[str]:
+    """Return which proofs of identity an edit changes: whoever could connect might not, or others may."""
+    changes = []
+    for port in ("reports", "xds"):
+        before, after = getattr(old.security, port), getattr(new.security, port)
+        if before is not None and after is not None:
+            changes += [
+                f"security.{port}.{name} changes"
+                for name in ("identity", "client_ca")
+                if getattr(before, name) != getattr(after, name)
+            ]
+    return changes
 
 
 def reported(policy: Policy) -> Iterator[tuple[str, EngineSpec]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = "headrace-state.json"
 
 
@@ -53,12 +53,19 @@ class StateStore:
             raw = self._path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            return SetAside(str(error), self._path)
         try:
             return _decode(raw, fleet)
         except (ValueError, KeyError, TypeError) as error:
-            aside = self._path.with_suffix(f".set-aside-{hashlib.sha256(raw).hexdigest()[:8]}.json")
-            os.replace(self._path, aside)
-            return SetAside(str(error), aside)
+            return self.set_aside(str(error))
+
+    def set_aside(self, reason: str) -> SetAside:
+        """Keep a file that cannot be used under another name, for people to look at."""
+        digest = hashlib.sha256(self._path.read_bytes()).hexdigest()[:8]
+        aside = self._path.with_suffix(f".set-aside-{digest}.json")
+        os.replace(self._path, aside)
+        return SetAside(reason, aside)
 
     def save(self, state: SavedState) -> None:
         """Write `state` atomically. Raises OSError (disk full, no permission): the old file stays."""

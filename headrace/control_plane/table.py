@@ -42,14 +42,22 @@ class Limits:
 
 
 class Tables:
-    """The routing tables of all front-ends at one moment; what front-ends share is made once."""
+    """The routing tables of all front-ends. What front-ends share is made once, and what members do not
+    change (the splits) once for as long as shares, limits and policy are the same."""
 
-    def __init__(self, policy: Policy, members: MembershipView, served: Served, limits: Limits) -> None:
+    def __init__(self, policy: Policy, served: Served, limits: Limits) -> None:
+        self.inputs = (policy, served, limits)
         self._policy = policy
-        self._members = members
-        self._served = served
-        self._limits = limits
+        self._members = MembershipView(-1, {})
         self._reached: dict[tuple[str, bool], _Reach] = {}
+        self._splits = {
+            frontend: tuple(
+                _split(policy, served, limits, frontend, spec.model, spec.traffic_class)
+                for spec in policy.key_specs.values()
+            )
+            for frontend in policy.frontends
+        }
+        self._used = {frontend: _used(splits, policy) for frontend, splits in self._splits.items()}
         self._common = RoutingTable(
             fleet=policy.fleet,
             listeners=_listeners(policy),
@@ -61,19 +69,26 @@ class Tables:
             answers=_answers(policy),
         )
 
+    def look(self, members: MembershipView) -> frozenset[str]:
+        """Take the members as they are now; returns the front-ends whose table differs from before."""
+        self._members = members
+        changed = set()
+        for name, home in list(self._reached):
+            spec = self._policy.engines[name]
+            now = _Reach.of(self._policy, members, spec, home=home)
+            if now != self._reached[name, home]:
+                self._reached[name, home] = now
+                changed.add(name)
+        return frozenset(f for f, used in self._used.items() if not changed.isdisjoint(used))
+
     def of(self, frontend: str) -> RoutingTable:
         """Return everything that the Envoys of a front-end serve from."""
-        splits = tuple(
-            _split(self._policy, self._served, self._limits, frontend, spec.model, spec.traffic_class)
-            for spec in self._policy.key_specs.values()
-        )
-        named = {name for split in splits for name in (*split.fallback, *dict(split.entries))}
-        reached = {name: self._reach(frontend, name) for name in sorted(named & self._policy.engines.keys())}
+        reached = {name: self._reach(frontend, name) for name in self._used[frontend]}
         endpoints = {name: reach.endpoints for name, reach in reached.items()}
         return replace(
             self._common,
             engines={name: reach.engine for name, reach in reached.items()},
-            frontends={frontend: FrontendRouting(frontend, splits, endpoints)},
+            frontends={frontend: FrontendRouting(frontend, self._splits[frontend], endpoints)},
         )
 
     def _reach(self, frontend: str, engine: str) -> _Reach:
@@ -82,6 +97,14 @@ class Tables:
         if (found := self._reached.get(key)) is None:
             found = self._reached[key] = _Reach.of(self._policy, self._members, spec, home=key[1])
         return found
+
+
+def _used(splits: tuple[Split, ...], policy: Policy) -> tuple[str, ...]:
+    """Engines that a front-end's requests may reach."""
+    named = {
+        name for split in splits for name in (*split.fallback, *split.fallback.values(), *dict(split.entries))
+    }
+    return tuple(sorted(named & policy.engines.keys()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +198,15 @@ def _is_ip(address: str) -> bool:
 def _split(policy: Policy, served: Served, limits: Limits, frontend: str, model: str, cls: str) -> Split:
     row = (frontend, f"{model}/{cls}")
     partition = served.partitions.get(row)
-    return Split(
-        model=model,
-        traffic_class=cls,
-        entries=partition.entries if partition else (),
-        fallback=_fallbacks(policy, served, row),
-        retry_limit=limits.retries.get(row, {}),
-        request_limit=limits.requests.get(row, {}),
-        reason=served.reasons.get(row, "") or "no engine may serve this",
-    )
+    entries = partition.entries if partition else ()
+    fallback = _fallbacks(policy, served, row)
+    # Limits outlive the plan they were made for: only those of clusters that are in this table count.
+    first = {name for name, _ in entries} | fallback.keys()
+    retries = {name: number for name, number in limits.retries.get(row, {}).items() if name in first}
+    tried = first | set(fallback.values())
+    requests = {name: number for name, number in limits.requests.get(row, {}).items() if name in tried}
+    reason = served.reasons.get(row, "") or "no engine may serve this"
+    return Split(model, cls, entries, fallback, retries, requests, reason)
 
 
 def _fallbacks(policy: Policy, served: Served, row: Row) -> dict[str, str]:

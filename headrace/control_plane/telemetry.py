@@ -6,6 +6,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.control_plane.rounds import Round
+from headrace.control_plane.served import Served
 from headrace.log import Logger
 from signals.refusals import RefusedReporter
 from signals.replicas import MemberEvent
@@ -42,8 +43,8 @@ class Telemetry:
         self.refused = counter("headrace_xds_refused", "xDS streams refused", ["reason"], registry=registry)
         self.moved = counter(
             "headrace_moved_share",
-            "moved fractions",
-            ["frontend", "model", "class"],
+            "fractions of a demand gained by a destination, shed included",
+            ["frontend", "model", "class", "engine"],
             registry=registry,
         )
         self.ack_s = Histogram(
@@ -65,9 +66,7 @@ class Telemetry:
             registry=registry,
             buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
         )
-        self.saved_at = Gauge(
-            "headrace_state_save_timestamp_seconds", "last save of the state", registry=registry
-        )
+        self._saved_at: Gauge | None = None
 
     def snapshot_problems(self, frontend: str, problems: tuple[str, ...]) -> None:
         """Log why a front-end keeps its last good snapshot, or that it does so no more."""
@@ -75,6 +74,26 @@ class Telemetry:
             self.log.error("snapshot_refused", frontend=frontend, problems=problems[:5], count=len(problems))
         else:
             self.log.info("snapshot_recovered", frontend=frontend)
+
+    def state_saved(self, at: float) -> None:
+        """Note the wall clock of a save; there is no series before the first."""
+        if self._saved_at is None:
+            self._saved_at = Gauge(
+                "headrace_state_save_timestamp_seconds", "last save of the state", registry=self.registry
+            )
+        self._saved_at.set(at)
+
+    def moved_shares(self, old: Served, new: Served) -> None:
+        """Count what every destination gains."""
+        for (frontend, key), partition in new.partitions.items():
+            before = old.partitions.get((frontend, key))
+            if before is None or before is partition:
+                continue
+            model, _, traffic_class = key.rpartition("/")
+            for engine, share in partition.shares.items():
+                gained = share - before.shares.get(engine, 0.0)
+                if gained > 0:
+                    self.moved.labels(frontend, model, traffic_class, engine).inc(gained)
 
     def reporter_refused(self, refused: RefusedReporter) -> None:
         """Log a reporter that is not taken; called once a minute each."""
@@ -96,6 +115,7 @@ class Telemetry:
             result=str(found.result),
             gap=found.plan.gap if found.plan else None,
             moved=round(found.moved, 4),
+            changes=_largest_changes(found),
             reason=found.decision.reason if found.decision else found.error,
         )
 
@@ -145,6 +165,17 @@ class Telemetry:
                     self.log.error(
                         "envoy_refused", reason=event.message, node=event.node, frontend=event.frontend
                     )
+
+
+def _largest_changes(found: Round) -> list[str]:
+    """The three largest gains of a destination."""
+    gains = [
+        (share - before.shares.get(engine, 0.0), f"{frontend} {key} → {engine}")
+        for (frontend, key), partition in found.served.partitions.items()
+        if (before := found.base.partitions.get((frontend, key))) is not None
+        for engine, share in partition.shares.items()
+    ]
+    return [f"{text} +{gain:.1%}" for gain, text in sorted(gains, reverse=True)[:3] if gain >= 0.0005]
 
 
 def _who(event: Acked | Nacked | Connected | Disconnected | Lagging) -> dict[str, str]:

@@ -81,8 +81,12 @@ class Fleet:
         )
         await self.start_control_plane()
         replicas = [(e, f"r{i + 1}") for e, count in self.scenario.replicas.items() for i in range(count)]
-        await asyncio.gather(*(self.start_engine(engine, replica) for engine, replica in replicas))
-        await asyncio.gather(*(self._start_envoys(name, n) for name, n in self._envoy_counts.items()))
+        async with asyncio.TaskGroup() as group:
+            for engine, replica in replicas:
+                group.create_task(self.start_engine(engine, replica))
+        async with asyncio.TaskGroup() as group:
+            for name, count in self._envoy_counts.items():
+                group.create_task(self._start_envoys(name, count))
 
     # ---- control plane ------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import contextlib
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +151,8 @@ def result(status: Mapping[str, Any], records: list[Record], config: DemoConfig)
 
 
 def _all(records: list[Record]) -> Mapping[str, Any]:
-    from dataclasses import replace
-
     summaries = summarise(replace(record, frontend="all") for record in records)
-    return summaries.get("all") or summarise([]).get("all") or _EMPTY
+    return summaries.get("all", _EMPTY)
 
 
 _EMPTY: Mapping[str, Any] = {
@@ -166,5 +164,3 @@ _EMPTY: Mapping[str, Any] = {
     "ttft_ms": {"mean": None, "p50": None, "p99": None},
     "e2e_ms": {"mean": None, "p50": None, "p99": None},
 }
-
-Runner = Callable[[DemoConfig, Console], Any]

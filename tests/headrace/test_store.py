@@ -38,9 +38,9 @@ def _edited(document: dict) -> bytes:
     [
         (lambda raw: raw[: len(raw) // 2], "delimiter"),
         (lambda raw: b"", "Expecting value"),
-        (lambda raw: b"[]", "not a state file of format 1"),
+        (lambda raw: b"[]", "not a state file of format 2"),
         (lambda raw: _edited(json.loads(raw)), "checksum differs"),
-        (lambda raw: raw.replace(b'"format": 1', b'"format": 9'), "not a state file of format 1"),
+        (lambda raw: raw.replace(b'"format": 2', b'"format": 9'), "not a state file of format 2"),
     ],
     ids=["torn", "empty", "foreign", "edited", "other-format"],
 )
