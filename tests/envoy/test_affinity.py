@@ -9,13 +9,14 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
+from optimizer import Partition
 from tests.envoy.harness import ControlPlane, Front, Pool, engine
 from tests.envoy.replica import Replica
 from xds_server.routing import TOTAL_WEIGHT
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-KEYS = [f"conversation-{i}" for i in range(5000)]
+KEYS = [f"thread-{i}" for i in range(5000)]
 
 
 @pytest.mark.parametrize("lb_policy", ["ring_hash", "maglev"])
@@ -84,19 +85,17 @@ async def test_a_share_change_of_a_tenth_moves_a_tenth_of_the_sessions(
 ) -> None:
     async with Replica("a-0") as a, Replica("b-0") as b, Replica("c-0") as c:
         pool = Pool({"a": [a], "b": [b], "c": [c]})
-        width = {"a": TOTAL_WEIGHT * 4 // 10, "b": TOTAL_WEIGHT * 3 // 10}
-        moved = TOTAL_WEIGHT // 10
-        rest = TOTAL_WEIGHT - width["a"] - width["b"]
-        before = (("a", width["a"]), ("b", width["b"]), ("c", rest))
-        # A tenth of the hash space gets another label and nothing else moves.
-        after = (("a", width["a"] - moved), ("c", moved), ("b", width["b"]), ("c", rest))
-        await control_plane.publish(pool.table(pool.split(entries=before)))
+        before = Partition.fresh({"a": 0.4, "b": 0.3, "c": 0.3})
+        after = before.relabel({"a": 0.3, "b": 0.3, "c": 0.4})
+        assert sum(after.units.values()) == TOTAL_WEIGHT
+        await control_plane.publish(pool.table(pool.split(entries=before.entries)))
         here = await front.where(KEYS)
-        await control_plane.publish(pool.table(pool.split(entries=after)))
+        await control_plane.publish(pool.table(pool.split(entries=after.entries)))
         there = await front.where(KEYS)
         changed = Counter((old, new) for old, new in zip(here, there, strict=True) if old != new)
         assert set(changed) == {("a/a-0", "c/c-0")}
-        assert 0.09 <= changed.total() / len(KEYS) <= 0.11
+        # Exactly a tenth of the hash space; these keys sample it.
+        assert 0.10 <= changed.total() / len(KEYS) <= 0.11
 
 
 async def test_a_replica_that_comes_back_at_another_address_gets_its_sessions_back(
