@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ _INTERRUPTED = 130
 @click.command("drill")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "only_list", is_flag=True, help="say what there is, run nothing")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="write the results there")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="write the results there, after every drill"
+)
 @click.option(
     "--rate-divisor", type=click.FloatRange(1), default=5.0, show_default=True, help="divide all rates"
 )
@@ -48,13 +51,19 @@ def command(
         console.print(listing(DRILLS.values()))
         return
     config = StageConfig(rate_divisor=rate_divisor, seed=seed)
+    verdicts: list[Verdict] = []
+
+    def take(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        console.print(details(verdict), markup=False)
+        if json_file is not None:
+            json_file.write_text(json.dumps(_document(verdicts, config), indent=2) + "\n")
+
     try:
-        verdicts, finished = asyncio.run(_until_interrupted(drills, config, console))
+        finished = asyncio.run(_until_interrupted(drills, config, console, take))
     except (ChildFailedError, EnvoyMissingError, OSError) as error:
         raise SystemExit(f"headrace drill: {error}") from None
     console.print(results(verdicts))
-    if json_file is not None:
-        json_file.write_text(json.dumps(_document(verdicts, config), indent=2) + "\n")
     if not finished:
         console.print("Interrupted: everything is stopped.")
         sys.exit(_INTERRUPTED)
@@ -62,29 +71,26 @@ def command(
 
 
 async def _until_interrupted(
-    drills: list[Drill], config: StageConfig, console: Console
-) -> tuple[list[Verdict], bool]:
-    """The verdicts so far, and whether all drills were run; every child has ended either way."""
-    verdicts: list[Verdict] = []
-    work = asyncio.ensure_future(_run_all(drills, config, console, verdicts))
+    drills: list[Drill], config: StageConfig, console: Console, take: Callable[[Verdict], None]
+) -> bool:
+    """Whether all drills were run; every child has ended either way."""
+    work = asyncio.ensure_future(_run_all(drills, config, console, take))
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, work.cancel)
     try:
         await work
     except asyncio.CancelledError:
-        return verdicts, False
-    return verdicts, True
+        return False
+    return True
 
 
 async def _run_all(
-    drills: list[Drill], config: StageConfig, console: Console, verdicts: list[Verdict]
+    drills: list[Drill], config: StageConfig, console: Console, take: Callable[[Verdict], None]
 ) -> None:
     console.print(f"All rates and capacities of the demo are divided by {config.rate_divisor:g}.")
     for drill in drills:
         console.print(f"[bold]{drill.name}[/]: {drill.what}")
-        verdict = judge(drill, await run_drill(drill, config))
-        console.print(details(verdict), markup=False)
-        verdicts.append(verdict)
+        take(judge(drill, await run_drill(drill, config)))
 
 
 def _document(verdicts: list[Verdict], config: StageConfig) -> dict[str, Any]:
