@@ -19,6 +19,7 @@ COMMANDS = {
     "status": "a running control plane at a glance",
     "policy": "see and accept an edit of the policy that is held",
     "penalty": "an operator's hand on replicas and engines",
+    "wave": "accept that most of the fleet leaves at once",
     "envoy": "render the bootstrap of a front-end's Envoy, or run Envoy with it",
     "agent": "report load for a real engine",
     "fake-engine": "an OpenAI-compatible engine with a real load curve",

@@ -35,7 +35,8 @@ def same_host(bound: str) -> Middleware:
 
 def action_routes(plane: ControlPlane) -> list[web.RouteDef]:
     """`POST /api/policy/accept {hash}`, `POST /api/penalty {engine, replica?, penalty, reason, for_s}`,
-    `POST /api/penalty/release {engine, replica?}`. Bad input: 400 with the reason; unknown names: 404."""
+    `POST /api/penalty/release {engine, replica?}`, `POST /api/wave/accept {}` (a wave of draining that was
+    held is meant). Bad input: 400 with the reason; unknown names: 404."""
 
     def accept(body: Mapping[str, Any]) -> dict[str, Any]:
         plane.gate.accept(_text(body, "hash"))
@@ -61,7 +62,13 @@ def action_routes(plane: ControlPlane) -> list[web.RouteDef]:
         plane.planner.want("override")
         return {"engine": engine, "replica": replica}
 
+    def accept_wave(body: Mapping[str, Any]) -> dict[str, Any]:
+        plane.membership.accept_wave()
+        plane.log.warning("wave_accepted", by="operator")
+        return {"accepted": True}
+
     return [
+        web.post("/api/wave/accept", _handler(accept_wave)),
         web.post("/api/policy/accept", _handler(accept)),
         web.post("/api/penalty", _handler(hold)),
         web.post("/api/penalty/release", _handler(release)),

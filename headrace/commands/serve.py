@@ -38,7 +38,7 @@ class _AddressType(click.ParamType[Address]):
 @click.option("--metrics", type=_AddressType(), default="127.0.0.1:7402", show_default=True)
 @click.option("--admin", type=_AddressType(), default="127.0.0.1:7403", show_default=True)
 @click.option("--expose-admin", is_flag=True, help="let --admin, which has no login, be more than loopback")
-@click.option("--startup-wait", "startup_wait_s", default=10.0, show_default=True, help="seconds for engines")
+@click.option("--startup-wait", "startup_wait_s", default=35.0, show_default=True, help="seconds for engines")
 @click.option(
     "--policy-name",
     "planning_policy",

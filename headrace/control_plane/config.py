@@ -49,8 +49,9 @@ class ServeConfig:
     admin: Address = Address("127.0.0.1", 7403)
     expose_admin: bool = False
     """Let the admin port, which has no authentication, listen beyond loopback."""
-    startup_wait_s: float = 10.0
-    """Without saved state: how long to wait for every engine to report before Envoys are served."""
+    startup_wait_s: float = 35.0
+    """Without saved state: how long to wait for every engine to report before Envoys are served. Above the
+    longest back-off of reporters, 30 s."""
     planning_policy: str | None = None
     """A planning policy by name instead of the one in the policy file (comparison)."""
 

@@ -221,6 +221,7 @@ class ControlPlane:
         now = self.clock()
         self.protection.update(self.rules, self.traffic.view(), now)
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
+        self._sources.penalised(self.protection.penalised(now))
 
     # ---- rounds: shares when it pays ----------------------------------------------------------------
 
@@ -366,6 +367,7 @@ class ControlPlane:
             return None
         return SavedState(
             fleet=self.policy.fleet,
+            policy_hash=self.policy.content_hash,
             served=self.publisher.served.to_json(),
             demand_rps=self.traffic.smoothed(),
             members=dump(self.membership.view()),
@@ -391,6 +393,8 @@ class ControlPlane:
         self.membership.restore([r for r in members if r.key.engine in self.policy.engines], self.clock())
         self._fit_members()
         self.traffic.restore(saved.demand_rps)
+        if saved.policy_hash != self.policy.content_hash:
+            self.log.warning("policy_changed_while_down", was=saved.policy_hash[:12])
         self._serve(self._enforced(served))
         self.log.info("state_restored", snapshot=self.publisher.served.sequence, members=len(members))
 

@@ -111,6 +111,14 @@ class Protection:
         by_hand = {key: Penalty(h.penalty, Cause.HELD, None, now, h) for key, h in self._held.items()}
         return judged | by_hand
 
+    def penalised(self, now: float) -> dict[str, str]:
+        """`engine` or `engine/replica` -> explanation, of all whose penalty is below 1."""
+        engines = {name: p for name, p in self.engine_penalties(now).items() if p.value < 1.0}
+        replicas = {key: p for key, p in self.replica_penalties(now).items() if p.value < 1.0}
+        return {name: p.explanation for name, p in engines.items()} | {
+            f"{key.engine}/{key.replica_id}": p.explanation for key, p in replicas.items()
+        }
+
     def hold(self, policy: Policy, engine: str, replica: str | None, hold: Hold, now: float) -> None:
         """Set a penalty by hand. KeyError for an unknown engine or replica, ValueError for a bad hold."""
         if replica is None:

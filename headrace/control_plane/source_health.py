@@ -22,6 +22,7 @@ class SourceHealth:
         self._signals = SignalWatch()
         self._skewed: frozenset[ReplicaKey] = frozenset()
         self._mismatched: frozenset[str] = frozenset()
+        self._penalised: frozenset[str] = frozenset()
 
     def update(self, members: MembershipView, mismatch: Mapping[str, float], now: float) -> None:
         """Look at everything that reports; call it about once a second."""
@@ -35,6 +36,14 @@ class SourceHealth:
         for engine in sorted(mismatched - self._mismatched):
             log.warning("load_mismatch", engine=engine, reported_over_sent=round(mismatch[engine], 3))
         self._mismatched = mismatched
+
+    def penalised(self, units: Mapping[str, str]) -> None:
+        """Tell which engines and replicas came under a penalty, and which are free of it again."""
+        for unit in sorted(units.keys() - self._penalised):
+            self._telemetry.log.warning("penalty_raised", unit=unit, reason=units[unit])
+        for unit in sorted(self._penalised - units.keys()):
+            self._telemetry.log.info("penalty_released", unit=unit)
+        self._penalised = frozenset(units)
 
     def _tell_skew(self, members: MembershipView) -> None:
         off = {replica.key: replica.clock_skew_s for replica in skewed(members)}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ class SavedState:
     """What a restart needs, as plain JSON values."""
 
     fleet: str
+    policy_hash: str = ""
+    """Of the policy that was in force."""
     served: Mapping[str, Any] = field(default_factory=dict)
     """As `Served.to_json` writes it."""
     demand_rps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -79,7 +81,10 @@ class StateStore:
 
 
 def _body(state: SavedState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in ("fleet", "served", "demand_rps", "members", "penalties")}
+    return {
+        name: getattr(state, name)
+        for name in ("fleet", "policy_hash", "served", "demand_rps", "members", "penalties")
+    }
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -20,6 +20,10 @@ def _drastic(document: dict[str, Any]) -> None:
     document["engines"]["west-gpu"]["max_utilization"] = 0.1
 
 
+def _drained(document: dict[str, Any]) -> None:
+    document["engines"]["west-gpu"]["state"] = "drain"
+
+
 def _broken(document: dict[str, Any]) -> None:
     document["engines"]["west-gpu"]["region"] = "atlantis"
 
@@ -63,6 +67,22 @@ async def test_a_drastic_edit_is_held_until_it_is_accepted(fleet: Fleet):
     await _headrace(fleet, "policy", "accept", held["policy_pending"]["hash"][:12])
     now = await until(fleet, lambda status: status["policy_pending"] is None)
     assert now["policy_hash"] == held["policy_pending"]["hash"]
+
+
+async def test_an_engine_that_an_edit_drains_hands_its_traffic_over_without_a_failure(
+    fleet: Fleet, loaded: Loading
+):
+    async with loaded(fleet) as generator:
+        await until(fleet, lambda status: demand(status) > 40 and share(status, "west", "west-gpu") > 0.95)
+        fleet.policy_path.write_text(edited(fleet.scenario, _drained))
+        held = await until(fleet, lambda status: status["policy_pending"] is not None)
+        await _headrace(fleet, "policy", "accept", held["policy_pending"]["hash"][:12])
+        await until(fleet, lambda status: share(status, "west", "east-gpu") == 1.0)
+        before = await fleet.stats("west-gpu", "r1")
+        await asyncio.sleep(2)  # more load, none of it may go there
+        after = await fleet.stats("west-gpu", "r1")
+    assert failures(generator) == cut(generator) == []
+    assert after["paths"]["/v1/chat/completions"] - before["paths"]["/v1/chat/completions"] <= 2
 
 
 async def test_a_held_edit_that_is_taken_back_waits_no_more(fleet: Fleet):
