@@ -103,6 +103,8 @@ def running(directory, environment):
     shutil.copytree(ROOT / "examples/compose", directory / "examples/compose")
     fleet = Fleet(directory, environment)
     try:
+        # What a run that was killed has left comes back with the engine.
+        fleet.compose("down", "-v")
         started = time.monotonic()
         fleet.compose("up", "-d", "--no-build")
         LOG.info("up in %.1f s", time.monotonic() - started)
