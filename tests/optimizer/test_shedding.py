@@ -40,7 +40,7 @@ def test_a_front_end_with_capacity_of_its_own_does_not_share_others_want():
     a, b, c = refused(result, BATCH)
     assert a == pytest.approx(b, abs=1e-3)
     assert a > 0.1
-    assert c == 0.0
+    assert c < a - 0.05
 
 
 def test_all_that_fits_is_served():
