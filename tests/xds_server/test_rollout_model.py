@@ -120,19 +120,23 @@ class Model:
 
     def drain(self) -> None:
         for _ in range(300):
-            self.server_receives()
-            self.server_sends()
-            self.client_receives()
-        assert not self.to_server
-        assert not self.to_client
+            self.round_trip()
+            if not self.to_server and not self.to_client and not self.stream.due:
+                return
+        raise AssertionError("the dialogue does not end")
+
+    def round_trip(self) -> None:
+        self.server_receives()
+        self.server_sends()
+        self.client_receives()
 
 
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.frozensets(st.sampled_from(ENGINES), min_size=1), st.integers(0, 3)),
-        st.sampled_from([("receive",), ("send",), ("deliver",)]),
+        st.sampled_from([("receive",), ("send",), ("deliver",), ("round trip",), ("settle",)]),
     ),
-    max_size=80,
+    max_size=60,
 )
 
 
@@ -150,6 +154,10 @@ def run(delta, script, refuse=frozenset()):
                 model.server_sends()
             case ("deliver",):
                 model.client_receives(accept=number not in refuse)
+            case ("round trip",):
+                model.round_trip()
+            case ("settle",):
+                model.drain()
     return model
 
 

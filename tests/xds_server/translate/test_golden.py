@@ -10,12 +10,26 @@ from pathlib import Path
 
 import pytest
 import yaml
-from envoy_data_plane.message_pool import default_message_pool
+from envoy_data_plane.envoy.config.cluster.v3 import Cluster
+from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
+from envoy_data_plane.envoy.config.listener.v3 import Listener
+from envoy_data_plane.envoy.config.route.v3 import RouteConfiguration
+from envoy_data_plane.envoy.extensions.clusters.composite.v3 import ClusterConfig
+from envoy_data_plane.envoy.service.runtime.v3 import Runtime
 
 from tests.xds_server.translate.tables import LARGE, SMALL, table
 from xds_server.resource_types import CDS, EDS, LDS, RDS, RTDS, ResourceType
 from xds_server.translate import names, translate
 
+MESSAGES = {
+    LDS: Listener,
+    RDS: RouteConfiguration,
+    CDS: Cluster,
+    EDS: ClusterLoadAssignment,
+    RTDS: Runtime,
+}
+EXTENSIONS = (ClusterConfig,)
+"""Decoded inside the messages; importing them is enough."""
 GOLDEN = Path(__file__).parent / "golden"
 RENDERED = {
     "listener": (LDS, "internal"),
@@ -45,5 +59,4 @@ def test_what_is_rendered_is_what_was_reviewed(name: str) -> None:
 
 def _text(type_: ResourceType, name: str) -> str:
     body = translate(table(), "us-east").of_type(type_.url)[name].body
-    message = default_message_pool.url_to_type[type_.url].parse(body)
-    return yaml.safe_dump(message.to_dict(), width=100, allow_unicode=True)
+    return yaml.safe_dump(MESSAGES[type_].parse(body).to_dict(), width=100, allow_unicode=True)
