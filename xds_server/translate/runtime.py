@@ -5,13 +5,18 @@ They are absolute and per Envoy. Envoy falls back to the cluster's own number wh
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 
-from envoy_data_plane.envoy.service.runtime.v3 import Runtime
-from envoy_data_plane.google.protobuf import Struct, Value
-
+from xds_server import views
+from xds_server.resources import length_delimited
 from xds_server.routing import Split
 from xds_server.translate import names
+
+_LAYER, _FIELDS = 2, 1
+"""Field numbers of `Runtime.layer` and `Struct.fields`."""
+_NUMBER_VALUE = b"\x11"
+"""Tag of `Value.number_value`: field 2, 64 bits."""
 
 
 def limits(splits: Iterable[Split]) -> dict[str, int]:
@@ -28,7 +33,17 @@ def limits(splits: Iterable[Split]) -> dict[str, int]:
     return values
 
 
-def layer(values: Mapping[str, int]) -> Runtime:
-    """Build the layer; keys are sorted, since equal content must be equal bytes."""
-    fields = {key: Value(number_value=float(values[key])) for key in sorted(values)}
-    return Runtime(name=names.RUNTIME_LAYER, layer=Struct(fields=fields))
+def layer(values: Mapping[str, int]) -> bytes:
+    """Encode the layer; keys are sorted, since equal content must be equal bytes.
+
+    Written field by field: a fleet has thousands of limits, they follow the plan, and a limit of 0 has to be
+    there, which a view would leave out.
+    """
+    fields = b"".join(_entry(key, values[key]) for key in sorted(values))
+    return views.encode("Runtime", {"name": names.RUNTIME_LAYER}) + length_delimited(_LAYER, fields)
+
+
+def _entry(key: str, value: int) -> bytes:
+    """Encode one entry of a `Struct`: its key and a `Value` that is a number."""
+    number = _NUMBER_VALUE + struct.pack("<d", value)
+    return length_delimited(_FIELDS, length_delimited(1, key.encode()) + length_delimited(2, number))

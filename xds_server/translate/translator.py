@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xds_server.resource_types import CDS, EDS, LDS, RDS
+from xds_server.resource_types import CDS, EDS, LDS, RDS, RTDS
 from xds_server.resources import Resource, content_version
 from xds_server.routing import (
     SHED,
@@ -163,4 +163,4 @@ def _assignment(cluster: str, encoded_replicas: bytes) -> Resource:
 
 
 def _runtime(values: dict[str, int]) -> Resource:
-    return Resource.of(runtime.layer(values))
+    return Resource(RTDS.url, names.RUNTIME_LAYER, runtime.layer(values))
