@@ -9,17 +9,29 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import grpc
+from envoy_data_plane.envoy.config.cluster.v3 import Cluster
+from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
+from envoy_data_plane.envoy.config.listener.v3 import Listener
+from envoy_data_plane.envoy.config.route.v3 import RouteConfiguration
 from envoy_data_plane.envoy.service.discovery import v3 as discovery
+from envoy_data_plane.envoy.service.runtime.v3 import Runtime
 from envoy_data_plane.google.protobuf import Any as ProtoAny
-from envoy_data_plane.message_pool import default_message_pool
 from grpc import aio
 
 from benchmarks.xds.harness import Counter
 from xds_server.protocol.wire import Response, decode_delta, encode_delta
+from xds_server.resource_types import BY_URL
 from xds_server.resources import Resource
 from xds_server.services import AGGREGATED, Context
 from xds_server.snapshot import Snapshot
 
+MESSAGES = {
+    "cds": Cluster,
+    "eds": ClusterLoadAssignment,
+    "lds": Listener,
+    "rds": RouteConfiguration,
+    "rtds": Runtime,
+}
 Encode = Callable[[str, Sequence[Resource]], bytes]
 
 
@@ -28,8 +40,8 @@ class Peer:
 
     def __init__(self, snapshot: Snapshot, encode: Encode, decode: Callable[[bytes], str]) -> None:
         self._snapshot = snapshot
-        self._encode = encode
-        self._decode = decode
+        self.encode = encode
+        self.decode = decode
         self._queues: set[asyncio.Queue[tuple[str, Sequence[Resource]]]] = set()
         self.confirmed = Counter()
 
@@ -53,7 +65,7 @@ class Peer:
         asked: set[str] = set()
         try:
             while (body := await context.read()) is not aio.EOF:
-                type_url = self._decode(body)
+                type_url = self.decode(body)
                 if type_url in asked:
                     self.confirmed.add()
                 else:
@@ -65,7 +77,7 @@ class Peer:
 
     async def _write(self, queue: asyncio.Queue[tuple[str, Sequence[Resource]]], context: Context) -> None:
         while True:
-            await context.write(self._encode(*await queue.get()))
+            await context.write(self.encode(*await queue.get()))
 
 
 def bare(snapshot: Snapshot) -> Peer:
@@ -85,7 +97,7 @@ def bare(snapshot: Snapshot) -> Peer:
 def naive(snapshot: Snapshot) -> Peer:
     """Builds and encodes each stream's response from messages, and decodes requests, with betterproto2."""
     messages = {
-        (type_url, name): default_message_pool.url_to_type[type_url].parse(resource.body)
+        (type_url, name): MESSAGES[BY_URL[type_url].name].parse(resource.body)
         for type_url, resources in snapshot.types.items()
         for name, resource in resources.items()
     }
