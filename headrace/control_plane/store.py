@@ -81,10 +81,7 @@ class StateStore:
 
 
 def _body(state: SavedState) -> dict[str, Any]:
-    return {
-        name: getattr(state, name)
-        for name in ("fleet", "policy_hash", "served", "demand_rps", "members", "penalties")
-    }
+    return {item.name: getattr(state, item.name) for item in fields(state)}
 
 
 def _digest(body: Mapping[str, Any]) -> str:

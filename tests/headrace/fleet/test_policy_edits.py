@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 from headrace.demo.fleet import Fleet
 from tests.headrace.fleet.conftest import Loading
-from tests.headrace.fleet.small import cut, demand, edited, failures, share, until
+from tests.headrace.fleet.small import cut, demand, edited, failures, share, small, until
 
 
 def _less_capacity(document: dict[str, Any]) -> None:
@@ -28,12 +29,13 @@ def _broken(document: dict[str, Any]) -> None:
     document["engines"]["west-gpu"]["region"] = "atlantis"
 
 
-async def test_changed_capacity_shows_in_the_shares_and_fails_nothing(fleet: Fleet, loaded: Loading):
-    async with loaded(fleet) as generator:
+async def test_changed_capacity_shows_in_the_shares_and_fails_nothing(tmp_path: Path, loaded: Loading):
+    far = small(network={"rtt_ms": {"west": {"east": 150}}})
+    async with Fleet(far, tmp_path, early_headers=False) as fleet, loaded(fleet) as generator:
         generator.set_rate("west", 60)
         await until(fleet, lambda status: demand(status) > 75 and share(status, "west", "west-gpu") > 0.95)
         fleet.policy_path.write_text(edited(fleet.scenario, _less_capacity))
-        await until(fleet, lambda status: share(status, "west", "east-gpu") > 0.05)
+        await until(fleet, lambda status: share(status, "west", "east-gpu") > 0.1)
     assert failures(generator) == cut(generator) == []
 
 
