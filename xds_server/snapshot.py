@@ -37,7 +37,7 @@ class Snapshot:
         twice = []
         for resource in resources:
             kept = types.setdefault(resource.type_url, {}).setdefault(resource.name, resource)
-            if kept != resource:
+            if kept is not resource and kept != resource:
                 twice.append(f"{_label(resource)} occurs twice with different content")
         if twice:
             raise SnapshotError(twice)
