@@ -30,7 +30,7 @@ from xds_server.identity import Admission, Reason, Rejection
 from xds_server.protocol.client import Client, Stream
 from xds_server.protocol.watch import Verdict
 from xds_server.protocol.wire import Node, Request, Response
-from xds_server.resource_types import BY_URL, ResourceType
+from xds_server.resource_types import BY_URL, TYPES, ResourceType
 from xds_server.resources import Resource
 from xds_server.snapshot import EMPTY, Snapshot, SnapshotError
 from xds_server.status import ClientStatus, client_status
@@ -89,7 +89,8 @@ class XdsServer:
         """(front-end, node id) -> client of its single-type streams."""
         self._stream_ids = count(1)
         self._sequences = count(1)
-        self._lagging: set[str] = set()
+        self._lagging: set[tuple[str, str]] = set()
+        """(stream, type) that were told of."""
 
     # ---- what is true -------------------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ class XdsServer:
         type_, verdict = connection.stream.receive(request, self._clock())
         if type_ and verdict:
             self._emit(_verdict_event(connection.info, type_, verdict))
-            self._lagging.discard(connection.info.stream)
+            self._lagging.discard((connection.info.stream, type_.name))
         self._wake(connection.stream.client)
 
     def responses(self, connection: Connection) -> Iterator[Response]:
@@ -243,7 +244,7 @@ class XdsServer:
         """Forget a stream that has ended. May be called once."""
         info = connection.info
         del self._connections[info.stream]
-        self._lagging.discard(info.stream)
+        self._lagging -= {(info.stream, type_.name) for type_ in TYPES}
         client = connection.stream.client
         connection.stream.close()
         if not client.streams and self._shared.get((info.frontend, info.id)) is client:
@@ -287,11 +288,11 @@ class XdsServer:
     def watch_lag(self) -> None:
         """Tell, once each time, the streams whose response has been out for `lag_s`. Call it now and then."""
         now = self._clock()
-        for connection in self._connections.values():
+        for connection in self.connections():
             for watch in connection.stream.watches.values():
-                sent, stream = watch.outstanding, connection.info.stream
-                if sent and now - sent.at >= self._lag_s and stream not in self._lagging:
-                    self._lagging.add(stream)
+                sent, key = watch.outstanding, (connection.info.stream, watch.type.name)
+                if sent and now - sent.at >= self._lag_s and key not in self._lagging:
+                    self._lagging.add(key)
                     self._emit(Lagging(connection.info, watch.type.name, sent.version, now - sent.at))
 
     def _wake(self, client: Client) -> None:

@@ -221,7 +221,7 @@ async def test_g09_a_front_end_that_is_no_more_ends_its_streams(client, publish,
 def test_g10_g12_thousands_of_reconnects_leave_nothing_behind():
     server = XdsServer(clock=lambda: 0.0)
     server.publish(FRONTEND, Snapshot.of([eds_cluster("a"), assignment("a", 80)]))
-    for number in range(5_000):
+    for number in range(10_000):
         node = Node(id=f"envoy-{number % 7}", cluster=FRONTEND)
         only = EDS if number % 2 else None
         connection = server.connect(

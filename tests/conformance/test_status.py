@@ -10,6 +10,7 @@ from grpc import aio
 from tests.conformance.dialogue import FRONTEND
 from tests.conformance.resources import snapshot
 from xds_server import csds
+from xds_server.events import Lagging
 from xds_server.resource_types import EDS
 from xds_server.status import State
 
@@ -59,6 +60,56 @@ async def test_csds_reports_versions_and_reasons_and_no_contents(client, publish
         assert found.xds_config is None
         if client.delta:
             assert found.version_info == answer.versions["a"]
+
+
+@pytest.mark.parametrize("type_", [EDS], ids=["eds"])
+@pytest.mark.parametrize("mode", ["ads"])
+async def test_a_response_that_stays_unconfirmed_is_told_once(client, publish, world):
+    def lagging():
+        world.server.watch_lag()
+        return [(event.type, event.for_s) for event in world.of(Lagging)]
+
+    publish(a="1")
+    await client.want("a")
+    await client.expect("a")
+    world.now = 14.0
+    assert lagging() == []
+    world.now = 16.0
+    assert lagging() == [("eds", 16.0)]
+    assert lagging() == [("eds", 16.0)]
+    await client.ack()
+    await world.quiet()
+    publish(a="2")
+    await client.expect("a")
+    world.now = 36.0
+    assert lagging() == [("eds", 16.0), ("eds", 20.0)]
+
+
+async def test_confirmed_is_the_oldest_snapshot_that_some_envoy_still_has(world):
+    publish = world.server.publish
+    assert world.server.confirmed(FRONTEND) is None
+    first = publish(FRONTEND, snapshot(EDS, {"a": "1"}))
+    fast, slow = (world.client("delta", "ads", EDS) for _ in range(2))
+    for client in fast, slow:
+        await client.want("a")
+        await client.expect("a")
+        await client.ack()
+    await world.quiet()
+    assert world.server.confirmed(FRONTEND) == first
+    changed = snapshot(EDS, {"a": "2"})
+    second = publish(FRONTEND, changed)
+    assert second > first
+    assert publish(FRONTEND, snapshot(EDS, {"a": "2"})) == second
+    for client in fast, slow:
+        await client.expect("a")
+    await fast.ack()
+    await world.quiet()
+    assert world.server.confirmed(FRONTEND) == first
+    assert not world.server.all_acked(FRONTEND, changed.of_type(EDS.url)["a"])
+    await slow.ack()
+    await world.quiet()
+    assert world.server.confirmed(FRONTEND) == second
+    assert world.server.all_acked(FRONTEND, changed.of_type(EDS.url)["a"])
 
 
 async def test_csds_selects_nodes_and_refuses_matchers_it_does_not_know(world):
