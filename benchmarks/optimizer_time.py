@@ -128,9 +128,7 @@ def direct_highs(problem: Problem) -> float:
 
 
 def curve() -> None:
-    print(
-        f"{'size':>10} {'plan cold':>12} {'plan warm':>12} {'dense PuLP+CBC':>16} {'direct HiGHS':>14}  (CPU ms)"
-    )
+    print(f"{'CPU ms':>9} {'plan cold':>12} {'plan warm':>12} {'dense PuLP+CBC':>16} {'direct HiGHS':>14}")
     for frontends, engines in ((3, 3), (10, 30), (20, 100), (50, 300), (100, 1000)):
         problem = fleet(7, frontends, engines)
         warm = Warm()

@@ -23,9 +23,9 @@ from optimizer.lp import Ints, Model, Status
 
 Array = npt.NDArray[np.float64]
 
-FIRST_COLUMNS = (8, 3)
+FIRST_COLUMNS = (12, 5)
 """Flow columns to begin with: the nearest engines of each row, the nearest rows of each engine."""
-NEW_COLUMNS = (8, 1)
+NEW_COLUMNS = (4, 1)
 """Flow columns added at a time: the cheapest engines of each row, the cheapest rows of each engine."""
 NEAR = (1, 4, 16, 64, 256, 1024, 4096)
 """Distances, in grid points, of the tangents used next on both sides of an engine's load."""
