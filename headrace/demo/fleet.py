@@ -146,8 +146,8 @@ class Fleet:
         for number in range(count):
             await self.start_envoy(frontend, f"{frontend}-{number + 1}")
 
-    async def start_envoy(self, frontend: str, node_id: str) -> EnvoyProcess:
-        """Start one more Envoy of a front-end and wait until it serves."""
+    async def start_envoy(self, frontend: str, node_id: str, timeout_s: float | None = 30.0) -> EnvoyProcess:
+        """Start one more Envoy of a front-end and wait until it serves (`timeout_s` None: for ever)."""
         bootstrap = Bootstrap(
             frontend=frontend,
             fleet=self.policy.fleet,
@@ -158,7 +158,7 @@ class Fleet:
         envoy = await self._stack.enter_async_context(
             EnvoyProcess(bootstrap, directory=self.directory / node_id)
         )
-        await envoy.ready()
+        await envoy.ready(timeout_s)
         self.envoys.setdefault(frontend, []).append(envoy)
         return envoy
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.child import ChildFailedError
 from headrace.demo.conversations import RequestShape
 from headrace.demo.fleet import Fleet
 from headrace.demo.load import LoadGenerator
@@ -44,6 +45,19 @@ class StageConfig:
 async def run_drill(drill: Drill, config: StageConfig) -> Evidence:
     """Carry out a drill and return what was seen. Raises ChildFailedError when a part does not come up."""
     scenario = prepared(drill, config)
+    try:
+        return await _with_fleet(drill, scenario, config)
+    except* ChildFailedError as failed:
+        raise ChildFailedError(f"{drill.name}: {_cause(failed)}") from None
+
+
+def _cause(group: BaseExceptionGroup[ChildFailedError]) -> ChildFailedError:
+    """The first error in a group of groups."""
+    first = group.exceptions[0]
+    return _cause(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def _with_fleet(drill: Drill, scenario: Scenario, config: StageConfig) -> Evidence:
     with tempfile.TemporaryDirectory(prefix="headrace-drill-") as directory:
         async with Fleet(scenario, Path(directory), early_headers=drill.early_headers) as fleet:
             return await _carry_out(drill, fleet, config)
