@@ -31,7 +31,7 @@ class Cost:
     feasible: bool
     """Every load within capacity."""
     overload: float
-    """Largest load above capacity, relative; infinite where there is no capacity."""
+    """Largest load above capacity and tolerated noise, relative; infinite where there is no capacity."""
 
     @property
     def latency(self) -> float:
@@ -53,13 +53,15 @@ def loads(round_: Round, x: Array) -> Array:
 def paid_moves(round_: Round, x: Array) -> Array:
     """[R, E] requests/s of a flow that arrive somewhere new and have to pay for it.
 
-    What a row may move free of churn is credited to its arrivals in proportion.
+    What a row may move free of churn is credited in proportion to its arrivals where such a move is open
+    (`Round.free_open`); elsewhere every arrival pays, as in the program.
     """
     arrived = np.maximum(0.0, x - round_.stay * round_.demand[:, None])
-    total = arrived.sum(axis=1)
+    creditable = np.where(round_.free_open, arrived, 0.0)
+    total = creditable.sum(axis=1)
     paid = np.maximum(0.0, total - round_.free * round_.demand)
     part = np.divide(paid, total, out=np.zeros_like(total), where=total > 0)
-    charged: Array = arrived * part[:, None]
+    charged: Array = np.where(round_.free_open, arrived * part[:, None], arrived)
     return charged
 
 
@@ -67,8 +69,12 @@ def evaluate(round_: Round, x: Array, shed: Array, shed_price: Array) -> Cost:
     """The cost of a flow x [R, E] and refused traffic [R], both in requests/s; `shed_price` [R] in ms."""
     layout = round_.layout
     load = loads(round_, x)
-    over = np.divide(load, round_.capacity, out=np.zeros_like(load), where=round_.capacity > 0) - 1.0
-    overload = math.inf if np.any(x[~round_.usable] > 0) else max(0.0, float(over.max(initial=0.0)))
+    over = np.divide(load, round_.capacity, out=np.zeros_like(load), where=round_.capacity > 0)
+    overload = (
+        math.inf
+        if np.any(x[~round_.usable] > 0)
+        else max(0.0, float((over - 1.0 - layout.tolerance).max(initial=0.0)))
+    )
     feasible = bool(np.all(load <= round_.capacity * OVER + 1e-12) and not np.any(x[~round_.usable] > 0))
     moved = paid_moves(round_, x)
     h, _ = round_.curves(load)

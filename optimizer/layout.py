@@ -32,6 +32,14 @@ TINY_DEMAND = 1e-6
 """A row without demand is planned with this part of the median demand: it needs shares too."""
 
 
+def overload_tolerance(engine: Engine) -> float:
+    """Half of the head-room that `max_utilization` keeps, at most 5 %.
+
+    Without it every round of a busy fleet would be forced by noise of the demand.
+    """
+    return min(0.05, 0.5 * (1.0 / engine.max_utilization - 1.0))
+
+
 LayoutCache = dict[object, tuple[object, "Layout"]]
 """(rows, engines) -> (everything static the layout was made from, layout)."""
 
@@ -61,6 +69,8 @@ class Layout:
     priority: tuple[int, ...]
     max_share: Array
     """[E]"""
+    tolerance: Array
+    """[E] load over effective capacity that published shares may reach by noise before they must go."""
     grids: tuple[Grid, ...]
     """One per distinct (curve, limit)."""
     grid_of: Index
@@ -200,7 +210,10 @@ class _Statics:
             [p.eligible[row] for row in rows],
             {f: p.network_ms[f] for f, _ in rows},
             {k: p.keys[k] for _, k in rows},
-            [(e.profile, e.replica_limit_rps, e.max_share) for e in map(p.engines.__getitem__, engines)],
+            [
+                (e.profile, e.replica_limit_rps, e.max_share, e.max_utilization)
+                for e in map(p.engines.__getitem__, engines)
+            ],
         )
         cached = known.get(key)
         if cached is not None and cached[0] == inputs:
@@ -237,6 +250,7 @@ class _Statics:
             kappa=np.array([key.kappa if key.has_session else 0.0 for key in keys]),
             priority=tuple(key.priority for key in keys),
             max_share=np.array([spec.max_share for spec in specs]),
+            tolerance=np.array([overload_tolerance(spec) for spec in specs]),
             grids=grids,
             grid_of=grid_of,
         )

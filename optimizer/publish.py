@@ -19,10 +19,6 @@ Array = npt.NDArray[np.float64]
 
 DEFAULT_GAIN = 0.005
 
-OVERLOAD = 0.03
-"""Load over effective capacity that published shares may reach by noise of the demand before they must go:
-it is head-room that `max_utilization` keeps, and without it every round of an overload would be forced."""
-
 SHED_STEP = 0.02
 """Refusing less by up to this part of the demand is not yet a gain, unless nothing need be refused."""
 
@@ -37,7 +33,7 @@ def decide(
 
     Publish when f(previous) − f(candidate) − churn > h·f(previous), f the cost on the true curves and
     h = max(min_gain, problem.max_gap); at once when the previous shares cannot stay. While refusing traffic,
-    noise of the demand within `OVERLOAD` and `SHED_STEP` moves nothing.
+    noise of the demand within the engines' head-room and `SHED_STEP` moves nothing.
 
     Judge the full target, never a plan clipped by a step limit: judged on the clipped step it deadlocks.
     """
@@ -53,7 +49,7 @@ def decide(
     if not all(is_complete(old, round_) for round_ in rounds):
         return Decision(Outcome.FORCED, 0.0, 0.0, 0.0, "a front-end and key has no published shares")
     before, after = (_cost(rounds, shares) for shares in (old, new))
-    if not all(cost.overload <= OVERLOAD for cost in before):
+    if not all(cost.overload <= 0.0 for cost in before):
         return Decision(
             Outcome.FORCED,
             0.0,

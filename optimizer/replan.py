@@ -15,7 +15,7 @@ from optimizer.layout import Round, build_rounds
 from optimizer.plan import Decision, Outcome, Plan
 from optimizer.planner import plan
 from optimizer.problem import Problem
-from optimizer.publish import DEFAULT_GAIN, OVERLOAD, decide, flow_of, is_complete
+from optimizer.publish import DEFAULT_GAIN, decide, flow_of, is_complete
 from optimizer.shedding import shed_prices
 from optimizer.warm import Warm
 
@@ -58,13 +58,17 @@ def replan(
     if problem.max_step is not None:
         problem = dataclasses.replace(problem, max_step=None)
     problem = patient(problem, held_s)
+    if warm.unfinished:  # a move that was worth starting is worth finishing
+        min_gain, problem = 0.0, dataclasses.replace(problem, max_gap=0.0)
     if policy == "global":
         quiet = quiet_decision(problem, warm, min_gain)
         if quiet is not None:
+            warm.unfinished = False
             return Replan(quiet, None)
     target = plan(problem, policy, warm, time_limit_s)
     decision = decide(problem.previous_shares, target, problem, min_gain)
-    if not decision.publish or max_step is None or largest_move(target) <= max_step:
+    warm.unfinished = decision.publish and max_step is not None and largest_move(target) > max_step
+    if not warm.unfinished:
         return Replan(decision, target)
     return Replan(decision, plan(dataclasses.replace(problem, max_step=max_step), policy, warm, time_limit_s))
 
@@ -104,7 +108,7 @@ def quiet_decision(problem: Problem, warm: Warm, min_gain: float = DEFAULT_GAIN)
         x, refused, foreign = flow_of(round_, shares)
         prices = shed_prices(round_)
         kept = evaluate(round_, x, refused, prices)
-        if foreign or kept.overload > OVERLOAD:
+        if foreign or kept.overload > 0.0:
             return None
         least = component.bound(round_, Shed(_unservable(round_), prices))
         if least is None:

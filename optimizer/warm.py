@@ -1,4 +1,4 @@
-"""State kept between planning rounds. It makes them fast; it never changes their result."""
+"""State kept between planning rounds. It makes plans fast; it never changes a plan."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Warm:
         self.layouts: LayoutCache = {}
         self.scores: dict[str, float] = {}
         """engine -> smoothed latency, ms, of the `feedback` policy: the one state that does decide."""
+        self.unfinished = False
+        """The last publication was cut short by a step limit; the next round goes on without a threshold."""
         self._components: dict[tuple[object, ...], Component] = {}
 
     def component(self, layout: Layout) -> Component:

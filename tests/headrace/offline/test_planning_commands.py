@@ -1,0 +1,242 @@
+"""The offline commands, through the command line, with a real policy file."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from headrace.cli import main
+from headrace.policy import load
+from headrace.problem import EngineState, PlanningRules, auto_utilization
+from optimizer import ProblemError
+
+KEY = "llama-70b/interactive"
+BATCH = "llama-70b/batch"
+
+POLICY = {
+    "version": 1,
+    "fleet": "test",
+    "regions": {"us": {"jurisdiction": "us"}, "eu": {"jurisdiction": "eu"}},
+    "frontends": {"us": {"region": "us"}, "eu": {"region": "eu", "residency": ["eu"]}},
+    "listeners": {"public": {"port": 8443, "default_class": "interactive", "trust_headers": True}},
+    "classes": {
+        "interactive": {"priority": 100, "output_tokens": 200, "tbot_slo_ms": 80},
+        "batch": {
+            "priority": 10,
+            "output_tokens": 800,
+            "input_tokens": 1200,
+            "match": {"header": "x-traffic-class", "value": "batch"},
+        },
+    },
+    "models": {"llama-70b": {"served_as": ["meta-llama/Llama-3.3-70B-Instruct"], "requires": ["tools"]}},
+    "profiles": {
+        "h100": {
+            "t0_ms": 24,
+            "lambda_max_rps": 5.5,
+            "capacity_rps": 4.6,
+            "ttft_ms": {"base": 130, "knee_rps": 4.2, "slope": 90},
+            "reference": {"input_tokens": 1200, "output_tokens": 200},
+        }
+    },
+    "engines": {
+        "us-1": {"model": "llama-70b", "region": "us", "profile": "h100", "capabilities": ["tools"]},
+        "eu-1": {"model": "llama-70b", "region": "eu", "profile": "h100", "capabilities": ["tools"]},
+        "eu-old": {"model": "llama-70b", "region": "eu", "profile": "h100"},
+        "us-spot": {
+            "model": "llama-70b",
+            "region": "us",
+            "profile": "h100",
+            "capabilities": ["tools"],
+            "classes": ["batch"],
+            "max_share": 0.5,
+        },
+    },
+    "network": {"rtt_ms": {"us": {"eu": 80}}},
+}
+
+STATE = {
+    "demand_rps": {"us": {KEY: 6.0, BATCH: 1.0}, "eu": {KEY: 5.0}},
+    "engines": {
+        "us-1": {"ready_replicas": 4},
+        "eu-1": {"ready_replicas": 4, "penalty": 1.0},
+        "eu-old": {"ready_replicas": 4},
+        "us-spot": {"ready_replicas": 2},
+    },
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    policy, state = tmp_path / "policy.yaml", tmp_path / "state.yaml"
+    policy.write_text(yaml.safe_dump(POLICY))
+    state.write_text(yaml.safe_dump(STATE))
+    return ["--policy", str(policy), "--state", str(state)]
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_plan_prints_json_with_every_stable_field(files):
+    plan = json.loads(run("plan", *files, "--json"))
+    assert {
+        "objective_ms",
+        "lower_bound_ms",
+        "gap",
+        "shares",
+        "engines",
+        "e2e_ms",
+        "exact",
+        "moved",
+        "solve_ms",
+    } <= set(plan)
+    assert set(plan["engines"]["us-1"]) == {"load_rps", "capacity_rps", "price_ms", "ttft_ms", "tbot_ms"}
+
+
+def test_residency_capability_and_class_rules_hold(files):
+    shares = json.loads(run("plan", *files, "--json", "--demand-scale", "3"))["shares"]
+    assert set(shares["eu"][KEY]) <= {"eu-1", "shed"}
+    assert "us-spot" not in shares["us"][KEY]
+    assert shares["us"][BATCH].get("us-spot", 0) <= 0.5 + 2e-6
+    assert all("eu-old" not in row for rows in shares.values() for row in rows.values())
+
+
+def test_a_what_if_changes_one_thing(files):
+    plan = json.loads(run("plan", *files, "--json", "--set", "engines.eu-1.ready_replicas=0"))
+    assert plan["shares"]["eu"][KEY] == {"shed": 1.0}
+    assert "zero capacity" in plan["unserved"]["eu"][KEY]
+    more = json.loads(run("plan", *files, "--json", "--set", f"demand_rps.us.{KEY}=2.5"))
+    assert more["engines"]["us-1"]["load_rps"] < plan["engines"]["us-1"]["load_rps"] + 1e-9
+
+
+def test_another_policy_and_a_difference_can_be_shown(files, tmp_path):
+    saved = tmp_path / "plan.json"
+    saved.write_text(run("plan", *files, "--json"))
+    table = run("plan", *files, "--policy-name", "round_robin", "--diff", saved)
+    assert "before" in table
+    assert "round_robin" in table
+
+
+def test_explain_answers_for_one_front_end(files):
+    lines = run("explain", *files, "us", KEY).splitlines()
+    assert any(line.startswith(f"us {KEY} → us-1") for line in lines)
+    assert any("one more replica saves" in line for line in lines)
+
+
+def test_explain_names_the_rules_in_conflict(files):
+    text = run("explain", *files, "--set", "engines.eu-1.ready_replicas=0", "eu", KEY)
+    assert "us-1 may not serve it: residency" in text
+    assert "eu-old may not serve it: capability" in text
+    assert "eu-1 may serve it but has no ready replica" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("engines.nobody.ready_replicas=1", "engines.nobody"),
+        ("demand_rps.us.unknown/class=1", "unknown/class"),
+        ("engines.us-1.penalty=7", "engines[us-1].penalty"),
+        ("engines.us-1.colour=1", "colour"),
+        (f"demand_rps.us.{KEY}=lots", "lots"),
+        ("nonsense", "PATH=VALUE"),
+    ],
+)
+def test_a_wrong_state_is_refused_with_its_place(files, change, said):
+    assert said in run("plan", *files, "--set", change, code=2)
+
+
+def test_the_strictest_slo_of_the_allowed_classes_sets_the_capacity(files):
+    rules = PlanningRules.of(load(files[1]))
+    assert rules.engines["us-1"].slo_capacity_rps == pytest.approx(5.5 * (1 - 24 / 80))
+    assert rules.engines["us-spot"].slo_capacity_rps is None
+
+
+def test_work_follows_tokens(files):
+    keys = PlanningRules.of(load(files[1])).keys
+    assert keys[BATCH].work["us-1"] == pytest.approx(0.5 + 0.5 * 4)
+    assert keys[KEY].work == {}
+
+
+def test_measured_distances_go_before_the_policys(files):
+    rules = PlanningRules.of(load(files[1]))
+    state = {name: EngineState(4.0) for name in rules.engines}
+    problem = rules.problem(demand=STATE["demand_rps"], engines=state, network_ms={"us": {"eu-1": 33.0}})
+    assert problem.network_ms["us"]["eu-1"] == 33.0
+    assert problem.network_ms["us"]["us-1"] == 1.0
+    with pytest.raises(ProblemError, match="ghost"):
+        rules.problem(demand={}, engines=state, network_ms={"us": {"ghost": 1.0}})
+
+
+def test_auto_utilization_follows_the_noise_of_the_load():
+    assert [auto_utilization(load) for load in (0.0, 6.0, 90.0, 1e6)] == [0.70, 0.72, 0.91, 0.95]
+
+
+def test_fit_writes_a_profile_that_a_policy_takes(tmp_path):
+    rows = ["load_rps,ttft_ms,tbot_ms"]
+    rows += [f"{x},{130 + 90 * max(0, x - 4.2):.3f},{24 / (1 - x / 5.5):.4f}" for x in (0.5, 1, 2, 3, 4, 4.5)]
+    (tmp_path / "m.csv").write_text("\n".join(rows))
+    out = run(
+        "fit",
+        tmp_path / "m.csv",
+        "--out",
+        tmp_path / "p.yaml",
+        "--input-tokens",
+        1200,
+        "--output-tokens",
+        200,
+    )
+    assert "λmax 5.5" in out
+    policy = {**POLICY, "profiles": {"h100": {"file": "p.yaml"}}}
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy))
+    assert load(tmp_path / "policy.yaml").profiles["h100"].lambda_max_rps == pytest.approx(5.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("load_rps,ttft_ms\n1,2", "tbot_ms"),
+        ("load_rps,ttft_ms,tbot_ms\n1,2,x", "line 2"),
+        ("load_rps,ttft_ms,tbot_ms\n1,2,nan", "line 2"),
+        ("concurrency,ttft_ms,tbot_ms\n1,2,3", "--output-tokens"),
+        ("load_rps,ttft_ms,tbot_ms\n1,2,3", "at least two"),
+    ],
+)
+def test_fit_refuses_what_it_cannot_use(tmp_path, text, said):
+    (tmp_path / "m.csv").write_text(text)
+    assert said in run("fit", tmp_path / "m.csv", code=2)
+
+
+def test_a_plot_of_the_fit_is_a_png(tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "m.csv").write_text("load_rps,ttft_ms,tbot_ms\n1,100,10\n2,110,12\n3,130,15\n")
+    run("fit", tmp_path / "m.csv", "--plot", tmp_path / "fit.png")
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_simulate_runs_a_scenario_file(tmp_path):
+    scenario = yaml.safe_load(Path("examples/scenarios/s1-talk.yaml").read_text(encoding="utf-8"))
+    short = {**scenario, "duration_s": 60, "warm_up_s": 30}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(short))
+    rows = json.loads(run("simulate", tmp_path / "s.yaml", "--policy-name", "global", "--json"))
+    assert rows[0]["policy"] == "global"
+    assert rows[0]["ttft_mean_ms"] == pytest.approx(817, rel=0.02)
+
+
+def test_simulate_refuses_an_unknown_field_with_its_place(tmp_path):
+    (tmp_path / "s.yaml").write_text("name: x\ncolour: red\n")
+    assert "colour" in run("simulate", tmp_path / "s.yaml", code=2) or "profiles" in run(
+        "simulate", tmp_path / "s.yaml", code=2
+    )
+
+
+def test_every_example_scenario_can_be_read():
+    from headrace.scenario_file import ScenarioFile
+
+    files = sorted(Path("examples/scenarios").glob("*.yaml"))
+    assert len(files) >= 8
+    for file in files:
+        ScenarioFile.read(file).build()
