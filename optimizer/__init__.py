@@ -16,7 +16,7 @@ from optimizer.prices import engine_price_range
 from optimizer.problem import SHED, UNITS, Engine, Key, Observed, Problem, Shares, Tuning
 from optimizer.profile import Harmonic, Profile, Table
 from optimizer.publish import decide
-from optimizer.replan import Replan, replan
+from optimizer.replan import Replan, patient, quiet_decision, replan
 from optimizer.warm import Warm
 
 __all__ = [
@@ -47,7 +47,9 @@ __all__ = [
     "decide",
     "engine_price_range",
     "explain",
+    "patient",
     "plan",
+    "quiet_decision",
     "ramped_replicas",
     "replan",
     "replica_value",
