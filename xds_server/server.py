@@ -11,6 +11,7 @@ The transport (`services`) opens a connection per stream and is woken when there
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -79,12 +80,12 @@ class XdsServer:
         self._clock = clock
         self._on_event = on_event
         self._admission = admission or Admission(fleet)
-        """Who may connect; may be replaced at any time, for streams opened from then on."""
         self._runtime_layers = tuple(runtime_layers)
         self._lag_s = lag_s
         self._max_streams = max_streams
         self._frontends: dict[str, _Frontend] = {}
         self._connections: dict[str, Connection] = {}
+        self._by_frontend: dict[str, dict[str, Connection]] = defaultdict(dict)
         self._shared: dict[tuple[str, str], Client] = {}
         """(front-end, node id) -> client of its single-type streams."""
         self._stream_ids = count(1)
@@ -197,12 +198,12 @@ class XdsServer:
         stream = Stream(client, number, lambda: f"{number}.{next(nonces)}", delta, only)
         info = _client_info(admitted, number, peer, delta)
         connection = Connection(info, stream, admitted, certificate_names, wake, end)
-        self._connections[number] = connection
+        self._connections[number] = self._by_frontend[info.frontend][number] = connection
         self._emit(Connected(info, warning))
         return connection
 
     def check(self, node: Node | None, certificate_names: frozenset[str] | None) -> Node:
-        """Whether a node may use another service of this port; returns it, or raises Rejection."""
+        """Return a node that may use another service of this port. Raises Rejection."""
         return self._admit(node, certificate_names)[0]
 
     def _admit(self, node: Node | None, certificate_names: frozenset[str] | None) -> tuple[Node, str]:
@@ -243,7 +244,7 @@ class XdsServer:
     def disconnect(self, connection: Connection, reason: str) -> None:
         """Forget a stream that has ended. May be called once."""
         info = connection.info
-        del self._connections[info.stream]
+        del self._connections[info.stream], self._by_frontend[info.frontend][info.stream]
         self._lagging -= {(info.stream, type_.name) for type_ in TYPES}
         client = connection.stream.client
         connection.stream.close()
@@ -301,7 +302,7 @@ class XdsServer:
                 self._connections[stream.id].wake()
 
     def _of(self, frontend: str) -> Iterator[Connection]:
-        return (c for c in list(self._connections.values()) if c.info.frontend == frontend)
+        return iter(list(self._by_frontend.get(frontend, {}).values()))
 
     def _emit(self, event: Event) -> None:
         try:
