@@ -1,4 +1,9 @@
-"""grpc's own xDS client, in a process of its own, as a second witness of the protocol."""
+"""I. grpc's own xDS client, in a process of its own, as a second witness of the protocol.
+
+I05 (flow control) is G06, I06 (validity of endpoints) is `test_inspection`, I07 (load reports) is
+`test_load_reports`, I08 (another server takes over) is in `test_real_envoy`. I09 and I10 are about grpc's own
+balancers; affinity and failover of what we serve are tested with Envoy.
+"""
 
 import asyncio
 import json

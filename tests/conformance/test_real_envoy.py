@@ -13,7 +13,7 @@ from headrace.envoy_process import EnvoyProcess
 from tests.conformance import resources
 from tests.conformance.dialogue import FRONTEND, World
 from tests.conformance.resources import assignment, composite_cluster, http_listener, layer, routes
-from xds_server.events import Acked, Nacked
+from xds_server.events import Acked, Nacked, Sent
 from xds_server.resource_types import CDS, RDS
 from xds_server.resources import Resource
 from xds_server.snapshot import Snapshot
@@ -26,7 +26,7 @@ ADS = {"ads": {}, "resource_api_version": "V3"}
 class Bootstrap:
     """A bootstrap with nothing in it but how to reach the control plane."""
 
-    xds_port: int
+    xds_ports: tuple[int, ...]
     protocol: str
     mode: str
 
@@ -64,7 +64,7 @@ class Bootstrap:
         }
 
     def _xds_cluster(self) -> dict:
-        address = {"socket_address": {"address": "127.0.0.1", "port_value": self.xds_port}}
+        addresses = [{"socket_address": {"address": "127.0.0.1", "port_value": p}} for p in self.xds_ports]
         http2 = {"explicit_http_config": {"http2_protocol_options": {}}}
         kind = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
         return {
@@ -73,7 +73,7 @@ class Bootstrap:
             "typed_extension_protocol_options": {kind: {"@type": f"type.googleapis.com/{kind}", **http2}},
             "load_assignment": {
                 "cluster_name": "xds",
-                "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+                "endpoints": [{"lb_endpoints": [{"endpoint": {"address": each}} for each in addresses]}],
             },
         }
 
@@ -145,7 +145,7 @@ def fleet(**engines: int) -> list[Resource]:
 
 @pytest_asyncio.fixture(params=VARIANTS, ids=["-".join(variant) for variant in VARIANTS])
 async def site(request, world, backends, monkeypatch):
-    bootstrap = Bootstrap(int(world.address.rpartition(":")[2]), *request.param)
+    bootstrap = Bootstrap((port_of(world),), *request.param)
     monkeypatch.setattr(resources, "ADS", core.ConfigSource.from_dict(bootstrap.source()))
     world.server.publish(FRONTEND, Snapshot.of([*fleet(a=backends[0].port), layer("headrace")]))
     async with EnvoyProcess(bootstrap) as envoy:
@@ -237,6 +237,32 @@ async def test_a_restarted_control_plane_disturbs_nothing(site, backends):
         "(cluster_manager.cluster_modified|listener_manager.listener_(modified|added))"
     )
     assert after == before
+
+
+async def test_i08_another_replica_of_the_control_plane_takes_over_and_disturbs_nothing(backends):
+    """Versions are content hashes, so the other replica has nothing to send but the empty answers to the
+    wildcards."""
+    worlds = World(), World()
+    snapshot = Snapshot.of([*fleet(a=backends[0].port), layer("headrace")])
+    for world in worlds:
+        await world.start()
+        world.server.publish(FRONTEND, snapshot)
+    async with EnvoyProcess(Bootstrap(tuple(map(port_of, worlds)), "delta", "ads")) as envoy:
+        await envoy.ready()
+        [first] = [world for world in worlds if world.server.connections()]
+        [second] = [world for world in worlds if world is not first]
+        await first.until(lambda: first.server.confirmed(FRONTEND) == first.server.sequence(FRONTEND))
+        await first.stop()
+        await second.until(lambda: len(second.of(Acked)) == 2)
+        assert {(event.type, event.resources) for event in second.of(Sent)} == {("cds", 0), ("lds", 0)}
+        changed = Snapshot.of([*fleet(a=backends[1].port), layer("headrace")])
+        sequence = second.server.publish(FRONTEND, changed)
+        await second.until(lambda: second.server.confirmed(FRONTEND) == sequence)
+    await second.stop()
+
+
+def port_of(world: World) -> int:
+    return int(world.address.rpartition(":")[2])
 
 
 async def warming(envoy: EnvoyProcess) -> int:
