@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.policy import EngineSpec, KeySpec, Policy
+from headrace.policy import Eligibility, EngineSpec, KeySpec, Policy
 from headrace.policy.schema import ParametricProfile, Slo, TableProfile
 from headrace.policy.schema import ProfileFields as PolicyProfile
 from optimizer import Engine, Key, Problem, ProblemError, Profile, Shares
@@ -52,12 +52,13 @@ class PlanningRules:
         Raises:
             ProblemError: a profile that cannot be planned with, by its path in the policy.
         """
-        found = {(f, k): policy.eligible(f, k) for f in policy.frontends for k in policy.key_specs}
+        found = _eligibility(policy)
+        sets = {id(item): frozenset(item.engines) for item in found.values()}
         profiles = {name: profile(name, item) for name, item in policy.profiles.items()}
         limits = _slo_limits(policy, profiles)
         return cls(
             policy=policy,
-            eligible={row: frozenset(item.engines) for row, item in found.items()},
+            eligible={row: sets[id(item)] for row, item in found.items()},
             reasons={row: item.reasons for row, item in found.items()},
             network_ms={f: {e: policy.network_ms(f, e) for e in policy.engines} for f in policy.frontends},
             engines={name: _engine(spec, profiles, limits[name]) for name, spec in policy.engines.items()},
@@ -215,6 +216,20 @@ def work(spec: KeySpec, item: PolicyProfile) -> float:
     prefill = prompt * (1.0 - hit) / (ref.input_tokens * (1.0 - ref.prefix_hit))
     total = item.prefill_share * prefill + (1.0 - item.prefill_share) * answer / ref.output_tokens
     return max(total, 1e-6)
+
+
+def _eligibility(policy: Policy) -> dict[tuple[str, str], Eligibility]:
+    """(front-end, key) -> who may serve it. Front-ends that no rule tells apart share one answer."""
+    named = {rule.frontend for rule in policy.document.deny}
+    answers: dict[tuple[object, str], Eligibility] = {}
+    out = {}
+    for frontend, spec in policy.frontends.items():
+        alike = frontend if frontend in named else spec.residency
+        for key in policy.key_specs:
+            if (alike, key) not in answers:
+                answers[alike, key] = policy.eligible(frontend, key)
+            out[frontend, key] = answers[alike, key]
+    return out
 
 
 def _known(path: str, name: str, names: Mapping[str, object], kind: str) -> None:

@@ -159,7 +159,7 @@ class ScenarioFile(_Shape):
     retries: RetriesFile = RetriesFile()
     tuning: TuningFile = TuningFile()
     ttft_slo_ms: Positive = 2000
-    min_gain: NonNegative = 0.005
+    min_gain: NonNegative = 0.0075
     max_step: Annotated[float, Field(gt=0, le=1)] | None = 0.2
     demand_scales: tuple[NonNegative, ...] = (1.0,)
     """The scenario is run once for each."""

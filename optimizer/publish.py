@@ -17,7 +17,7 @@ from optimizer.shedding import shed_prices
 
 Array = npt.NDArray[np.float64]
 
-DEFAULT_GAIN = 0.005
+DEFAULT_GAIN = 0.0075
 
 SHED_STEP = 0.02
 """Refusing less by up to this part of the demand is not yet a gain, unless nothing need be refused."""

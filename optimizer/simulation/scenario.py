@@ -84,7 +84,7 @@ class Scenario:
     """Learn the engines' true curves from what they report."""
     retries: Retries = Retries()
     ttft_slo_ms: float = 2000.0
-    min_gain: float = 0.005
+    min_gain: float = 0.0075
     max_step: float | None = 0.2
     tuning: Tuning = field(default_factory=Tuning)
     seed: int = 1
