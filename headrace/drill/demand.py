@@ -8,8 +8,9 @@ from headrace.drill.evidence import Evidence, Sample, arrived
 from headrace.drill.figures import mean_e2e_ms
 from headrace.drill.policy import CLASS_HEADER, two_classes
 
-_SETTLE_S = 10.0
-"""The steady part of the overload begins so long after its start."""
+_SETTLE_S = 20.0
+"""The steady part of the overload begins so long after its start: smoothed demand has arrived, and what the
+first seconds left in the queues is done."""
 _SHED = "shed"
 
 
@@ -22,12 +23,14 @@ def _overload(evidence: Evidence) -> Figures:
     every, high = evidence.all_records(), evidence.records["interactive"]
     calm = mean_e2e_ms(arrived(high, evidence.calm_from, evidence.fault_from))
     hurt = mean_e2e_ms(arrived(high, steady, evidence.fault_to))
+    first = mean_e2e_ms(arrived(high, evidence.fault_from, steady))
     return {
         "goodput": _goodput(evidence, steady, evidence.fault_to),
         "goodput_from_start": _goodput(evidence, evidence.fault_from, evidence.fault_to),
         "interactive_shed": sum(r.shed for r in arrived(high, evidence.fault_from, evidence.end)),
         "interactive_ratio": hurt / calm if calm and hurt else None,
         "interactive_p50_ratio": _p50_ratio(evidence, steady),
+        "interactive_ratio_from_start": first / calm if calm and first else None,
         "batch_shed": sum(
             r.shed for r in arrived(evidence.records["batch"], evidence.fault_from, evidence.end)
         ),
@@ -66,9 +69,9 @@ DRILLS = (
     Drill(
         "demand-doubled",
         "Demand of two classes doubles from 80 % of nominal capacity to 160 % (94 % to 188 % of what may be "
-        "planned with) for 30 s; batch has the lower priority.",
+        "planned with) for 40 s; batch has the lower priority.",
         (
-            Target("goodput", at_least=0.95, why="DESIGN §9, after 10 s"),
+            Target("goodput", at_least=0.95, why="DESIGN §9, after 20 s"),
             Target("interactive_ratio", at_most=1.10, why="DESIGN §9: mean latency within 10 % of calm"),
             Target("interactive_shed", at_most=0, why="DESIGN §9: higher class unharmed"),
             Target("failed", at_most=0, why="DESIGN §9: every refusal 429"),
@@ -83,7 +86,7 @@ DRILLS = (
         amend=two_classes,
         warm_s=20.0,
         calm_s=15.0,
-        fault_s=30.0,
+        fault_s=40.0,
         after_s=12.0,
     ),
 )
