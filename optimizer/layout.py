@@ -25,7 +25,7 @@ TIE_BREAK_MS = 0.01
 """Each pair's cost is lowered by at most this, by a hash of the names: equal engines are told apart the
 same way everywhere. Lowered, so that a bound for the perturbed cost holds for the true one."""
 
-FINE = ((16, 256), (64, 8))
+FINE = ((16, 256), (32, 8))
 """(largest number of engines, divisions of each grid gap): small fleets get a finer grid."""
 
 TINY_DEMAND = 1e-6
