@@ -183,10 +183,10 @@ class LoadGenerator:
         self._stopped.set()
 
     def _send(self, frontend: str, session: aiohttp.ClientSession, requests: asyncio.TaskGroup) -> None:
-        requests.create_task(self._request(frontend, session))
+        # Stamped here: the task may have to wait for its turn.
+        requests.create_task(self._request(frontend, session, self._clock()))
 
-    async def _request(self, frontend: str, session: aiohttp.ClientSession) -> None:
-        arrived_at = self._clock()
+    async def _request(self, frontend: str, session: aiohttp.ClientSession, arrived_at: float) -> None:
         key, streamed, body = self._conversations[frontend].next_request()
         answer = _Answer()
         try:
