@@ -37,6 +37,7 @@ class _AddressType(click.ParamType[Address]):
 @click.option("--reports", type=_AddressType(), default="127.0.0.1:7401", show_default=True)
 @click.option("--metrics", type=_AddressType(), default="127.0.0.1:7402", show_default=True)
 @click.option("--admin", type=_AddressType(), default="127.0.0.1:7403", show_default=True)
+@click.option("--csds", type=_AddressType(), help="serve CSDS there, on loopback")
 @click.option("--expose-admin", is_flag=True, help="let --admin, which has no login, be more than loopback")
 @click.option("--startup-wait", "startup_wait_s", default=35.0, show_default=True, help="seconds for engines")
 @click.option(

@@ -47,6 +47,8 @@ class ServeConfig:
     reports: Address = Address("127.0.0.1", 7401)
     metrics: Address = Address("127.0.0.1", 7402)
     admin: Address = Address("127.0.0.1", 7403)
+    csds: Address | None = None
+    """Client status over gRPC (CSDS), for Envoy's tools; on loopback. None: not served."""
     expose_admin: bool = False
     """Let the admin port, which has no authentication, listen beyond loopback."""
     startup_wait_s: float = 35.0
@@ -61,6 +63,8 @@ class ServeConfig:
             raise ValueError(
                 f"--admin {self.admin}: the admin port has no authentication; expected a loopback address"
             )
+        if self.csds and not self.csds.loopback:
+            raise ValueError(f"--csds {self.csds}: the port has no authentication; expected loopback")
         if self.insecure_dev:
             outside = [text for text in (self.xds, self.reports) if not text.loopback]
             if outside:

@@ -15,6 +15,7 @@ from headrace.control_plane import rules
 from headrace.control_plane.config import Address
 from signals.metrics_service import MetricsService
 from signals.tls import server_credentials
+from xds_server import csds
 from xds_server.services import SERVER_OPTIONS, XdsServices
 
 if TYPE_CHECKING:
@@ -30,12 +31,15 @@ async def listening(plane: ControlPlane) -> AsyncIterator[Mapping[str, int]]:
     Raises OSError when an address cannot be bound, ValueError when a port would be open to anybody.
     """
     async with contextlib.AsyncExitStack() as stack:
-        yield {
+        ports = {
             "metrics": await _web(stack, metrics_app(plane), plane.config.metrics),
             "admin": await _web(stack, admin_app(plane), plane.config.admin),
             "reports": await _reports(stack, plane),
             "xds": await _xds(stack, plane),
         }
+        if plane.config.csds:
+            ports["csds"] = await _csds(stack, plane, plane.config.csds)
+        yield ports
 
 
 async def _web(stack: contextlib.AsyncExitStack, app: web.Application, address: Address) -> int:
@@ -50,6 +54,15 @@ async def _reports(stack: contextlib.AsyncExitStack, plane: ControlPlane) -> int
     address = plane.config.reports
     port = await plane.reports.start(address.host, address.port, _credentials(plane, "reports"))
     stack.push_async_callback(plane.reports.stop)
+    return port
+
+
+async def _csds(stack: contextlib.AsyncExitStack, plane: ControlPlane, address: Address) -> int:
+    server = grpc.aio.server()
+    csds.register(plane.xds, server)
+    port = int(server.add_insecure_port(str(address)))
+    await server.start()
+    stack.push_async_callback(server.stop, _XDS_GRACE_S)
     return port
 
 
