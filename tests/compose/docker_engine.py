@@ -17,7 +17,7 @@ from pathlib import Path
 
 BASE_IMAGE = "headrace-base"
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-_PACKAGES = "python3,python3-venv,ca-certificates"
+_PACKAGES = "python3,python3-venv,ca-certificates,openssl"
 
 
 class NoDockerError(RuntimeError):
