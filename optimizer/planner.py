@@ -45,6 +45,7 @@ def plan(
         raise ProblemError("policy", f"{policy!r}; expected one of {', '.join(sorted(POLICIES))}")
     warm = Warm() if warm is None else warm
     start = warm.clock()
+    warm.tidy()
     deadline = math.inf if time_limit_s is None else start + time_limit_s
     rounds, orphans = build_rounds(problem, warm.layouts)
     merge = policy == "global" and problem.max_step is None  # a step limit is not to be passed by tidying up

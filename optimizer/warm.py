@@ -11,6 +11,9 @@ import numpy as np
 from optimizer.component import Component
 from optimizer.layout import Layout, LayoutCache, Round
 
+MOST = 512
+"""Layouts and programs kept; beyond it all are dropped, as fleets that changed leave theirs behind."""
+
 
 class Warm:
     """Layouts and living linear programs of the last round, by component.
@@ -26,6 +29,12 @@ class Warm:
         self.unfinished = False
         """The last publication was cut short by a step limit; the next round goes on without a threshold."""
         self._components: dict[tuple[object, ...], Component] = {}
+
+    def tidy(self) -> None:
+        """Forget everything when too much has piled up; the next round is a cold one."""
+        if len(self.layouts) > MOST or len(self._components) > MOST:
+            self.layouts.clear()
+            self._components.clear()
 
     def component(self, layout: Layout) -> Component:
         """The linear program of a component, built anew when its layout changed."""
