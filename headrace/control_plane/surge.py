@@ -1,20 +1,24 @@
 """In-round correction: demand that runs away from the plan, seen fast and judged with hysteresis.
 
 The plan follows demand smoothed over tens of seconds, which is what keeps sessions in place. A surge that
-would overload an engine must not wait for it. Rows whose fast estimate exceeds the smoothed one by `ENTER`
-are surging until it is below `LEAVE`; while any surge would put an engine over its capacity, surging rows
+would overload an engine must not wait for it. Rows whose fast estimate exceeds the smoothed one by `ENTER`,
+and by more than noise explains, are surging until it is below `LEAVE`; while any surge would put an engine over its capacity, surging rows
 are planned with the fast estimate, at once. Below capacity a surge changes nothing, so that the correction
 never fights the plan.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from optimizer import SHED, Plan, Problem
 
 ENTER = 1.25
 LEAVE = 1.10
+SIGMAS = 4.0
+FAST_WINDOW_S = 4.0
+"""Window of the fast estimate: of `rps` Poisson arrivals/s its standard deviation is √(rps / window)."""
 
 Demand = Mapping[str, Mapping[str, float]]
 """front-end -> key -> req/s."""
@@ -32,10 +36,14 @@ class Surges:
         for frontend, keys in fast.items():
             for key, rps in keys.items():
                 slow = smoothed.get(frontend, {}).get(key, 0.0)
-                threshold = LEAVE if (frontend, key) in self._rows else ENTER
-                if rps > 1.0 and rps > threshold * slow:
+                if rps > self._threshold((frontend, key), slow):
                     rows.add((frontend, key))
         self._rows = frozenset(rows)
+
+    def _threshold(self, row: tuple[str, str], slow: float) -> float:
+        if row in self._rows:
+            return LEAVE * slow
+        return max(ENTER * slow, slow + SIGMAS * math.sqrt(max(slow, 1.0) / FAST_WINDOW_S))
 
     def demand(self, smoothed: Demand, fast: Demand) -> dict[str, dict[str, float]]:
         """What to plan for: the fast estimate where a row surges, the smoothed one elsewhere."""

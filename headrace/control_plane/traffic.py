@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 
 from headrace.control_plane import observations, rules
 from headrace.control_plane.rounds import Round
-from headrace.control_plane.surge import Surges, overloads
+from headrace.control_plane.surge import FAST_WINDOW_S, Surges, overloads
 from headrace.policy import Policy
 from signals.demand import Demand, DemandView
 from signals.metrics_codec import Flush
-
-_FAST_WINDOW_S = 4.0
 
 
 class Traffic:
@@ -22,7 +20,7 @@ class Traffic:
         self._clock = clock
         self._policy = policy
         self._smoothed = Demand(rules.envoy_names(policy), window_s=policy.planning.demand_window_s)
-        self._fast = Demand(self._smoothed.names, window_s=_FAST_WINDOW_S)
+        self._fast = Demand(self._smoothed.names, window_s=FAST_WINDOW_S)
         self._surges = Surges()
         self._corrected_at = -math.inf
         self._heard = False

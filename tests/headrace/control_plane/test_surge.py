@@ -18,6 +18,14 @@ def test_a_row_surges_from_a_quarter_above_the_smoothed_demand():
     assert surges.demand(rows(100), rows(130)) == rows(130)
 
 
+def test_what_noise_explains_is_no_surge_however_large_its_part():
+    surges = Surges()
+    surges.update(rows(8), rows(13))
+    assert not surges.any
+    surges.update(rows(8), rows(14))
+    assert surges.any
+
+
 def test_a_surge_lasts_until_the_estimates_nearly_agree():
     surges = Surges()
     surges.update(rows(100), rows(130))
