@@ -2,9 +2,9 @@
 
 The plan follows demand smoothed over tens of seconds, which is what keeps sessions in place. A surge that
 would overload an engine must not wait for it. Rows whose fast estimate exceeds the smoothed one by `ENTER`,
-and by more than noise explains, are surging until it is below `LEAVE`; while any surge would put an engine over its capacity, surging rows
-are planned with the fast estimate, at once. Below capacity a surge changes nothing, so that the correction
-never fights the plan.
+and by more than noise explains, are surging until it is below `LEAVE`. While any surge would put an engine
+over its capacity, surging rows are planned with the fast estimate, at once. Below capacity a surge changes
+nothing, so that the correction never fights the plan.
 """
 
 from __future__ import annotations
