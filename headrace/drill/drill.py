@@ -104,4 +104,6 @@ class Drill:
 
 NO_FAILURE = Target("without_headers", at_most=0, why="DESIGN §9")
 """No request failed for which no engine had sent response headers."""
+ROOM_TO_RETRY = Target("retries_refused", at_most=0, why="data plane: the limit covers the loss of an engine")
+"""No retry was refused by its limit; what was refused so shows as 429, not as failed."""
 NO_CUT = Target("cut", at_most=0, why="failures: users see nothing")

@@ -5,7 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from headrace.drill.drill import ENGINE, FRONTEND, NO_CUT, NO_FAILURE, Drill, Figures, Stream, Target
+from headrace.drill.drill import (
+    ENGINE,
+    FRONTEND,
+    NO_CUT,
+    NO_FAILURE,
+    ROOM_TO_RETRY,
+    Drill,
+    Figures,
+    Stream,
+    Target,
+)
 from headrace.drill.evidence import Evidence, Sample
 from headrace.drill.figures import largest_move
 from headrace.drill.hands import Hands
@@ -90,6 +100,7 @@ DRILLS = (
         "All five replicas of an engine are killed at once with SIGKILL and started again 15 s later.",
         (
             NO_FAILURE,
+            ROOM_TO_RETRY,
             Target("react_s", at_most=3.0, why="replanned at once"),
             Target("recover_s", at_most=5.0, why="it comes back in steps; users see none of them"),
         ),

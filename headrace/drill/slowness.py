@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.demo.fake_engine.engine import REPORT_SPAN_S
 from headrace.demo.load_records import Record
-from headrace.drill.drill import ENGINE, FRONTEND, NO_FAILURE, Drill, Figures, Target
+from headrace.drill.drill import ENGINE, FRONTEND, NO_FAILURE, ROOM_TO_RETRY, Drill, Figures, Target
 from headrace.drill.evidence import Evidence, Sample, arrived
 from headrace.drill.figures import engine_error, largest_move
 from headrace.drill.hands import Hands
@@ -162,6 +162,7 @@ DRILLS = (
         (
             Target("late_failure_ratio", at_most=0.02, why="failures: found by sent against reported"),
             Target("react_s", at_most=15.0, why="10 s of dwell, two rounds and a flush"),
+            ROOM_TO_RETRY,
         ),
         _hang,
         _go_on,
@@ -176,6 +177,7 @@ DRILLS = (
         "reported. The first-byte limit is 5 s.",
         (
             NO_FAILURE,
+            ROOM_TO_RETRY,
             Target("late_failure_ratio", at_most=0.0, why="retried after the first-byte limit"),
         ),
         _freeze,
