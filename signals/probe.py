@@ -52,9 +52,13 @@ class Prober:
         )
 
     async def _see(self, replica: Replica) -> None:
-        with contextlib.suppress(OSError):
-            await self._connect(replica)
-            self._membership.connected(replica.key)
+        """Until one succeeds: without it, a refusal later would mean nothing."""
+        for pause_s in _PAUSES_S:
+            await asyncio.sleep(pause_s)
+            with contextlib.suppress(OSError):
+                await self._connect(replica)
+                self._membership.connected(replica.key)
+                return
 
     async def _confirm(self, replica: Replica) -> None:
         attempt = 0

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from headrace.control_plane import observations, rules
@@ -115,6 +116,7 @@ class ControlPlane:
         )
         self._store = store
         self.last_round: Round | None = None
+        self._served_since = clock()
         self.published_at: float | None = None
         """Wall clock of the last publication, None before the first."""
         self._sources = SourceHealth(self.telemetry)
@@ -277,6 +279,7 @@ class ControlPlane:
             engines=self.engine_states(),
             served=self.publisher.served,
             planning_policy=self.config.planning_policy,
+            held_s=self.clock() - self._served_since,
         )
 
     def _take(self, found: Round, inputs: Inputs, trigger: str) -> bool:
@@ -284,10 +287,14 @@ class ControlPlane:
         if inputs.rules is not self.rules or found.base is not self.publisher.served:
             return False
         self.telemetry.rounds.labels(trigger, found.result).inc()
-        self.last_round = found
-        if found.plan is None:
+        if found.error:
             self.log.error("plan_infeasible", reason=found.error)
             return True
+        if found.plan is None:  # a quiet round: the last plan is still what explains the shares
+            last = self.last_round
+            self.last_round = replace(found, plan=last.plan, problem=last.problem) if last else found
+            return True
+        self.last_round = found
         before = self.publisher.limits
         self.publisher.limits = limits(found, self.policy, self._envoys())
         if found.served is not found.base or not self.ready:
@@ -308,6 +315,7 @@ class ControlPlane:
 
     def _serve(self, served: Served) -> None:
         self.telemetry.moved_shares(self.publisher.served, served)
+        self._served_since = self.clock()
         self.publisher.served = served
         self.publisher.publish()
         if not self.ready:

@@ -8,9 +8,8 @@ from enum import StrEnum
 
 from headrace.control_plane.enforce import allowed, nearest
 from headrace.control_plane.served import Row, Served
-from headrace.policy import Policy
 from headrace.problem import EngineState, PlanningRules
-from optimizer import SHED, Decision, Outcome, Partition, Plan, Problem, ProblemError, Warm, decide, plan
+from optimizer import SHED, Decision, Outcome, Partition, Plan, Problem, ProblemError, Warm, replan
 
 
 class Result(StrEnum):
@@ -37,6 +36,8 @@ class Inputs:
     served: Served
     planning_policy: str | None = None
     """A planning policy by name instead of the policy file's."""
+    held_s: float = 0.0
+    """For how long the shares have been served as they are."""
     stepwise: bool = True
     """Whether `guards.max_step` bounds what moves in this round."""
 
@@ -51,6 +52,7 @@ class Round:
     served: Served
     """What to serve now: `base` itself unless something is to be published."""
     plan: Plan | None
+    """None when the round failed, or when last round's prices showed that no plan could be worth it."""
     decision: Decision | None
     problem: Problem | None
     moved: float = 0.0
@@ -60,48 +62,43 @@ class Round:
 
 def plan_round(inputs: Inputs, warm: Warm) -> Round:
     """Plan, judge and partition. Never raises for what the inputs hold: the last state stays."""
-    planning = inputs.rules.policy.planning
-    name = inputs.planning_policy or planning.policy
+    policy = inputs.rules.policy
+    name = inputs.planning_policy or policy.planning.policy
+    base = inputs.served
     try:
         problem = inputs.rules.problem(
             demand=inputs.demand_rps,
             network_ms=inputs.network_ms,
             engines=inputs.engines,
-            previous_shares=inputs.served.shares() or None,
+            previous_shares=base.shares() or None,
         )
-        target = plan(problem, name, warm, planning.time_limit_s)
-        decision = _decide(inputs, target, problem, name)
-        step = _step(target, decision, inputs.rules.policy, name) if inputs.stepwise else None
-        if step is not None:
-            target = plan(replace(problem, max_step=step), name, warm, planning.time_limit_s)
+        found = replan(
+            problem,
+            name,
+            warm,
+            max_step=policy.planning.guards.max_step if inputs.stepwise and name == "global" else None,
+            time_limit_s=policy.planning.time_limit_s,
+            held_s=inputs.held_s,
+        )
     except ProblemError as error:
-        base = inputs.served
         return Round(Result.INFEASIBLE, base, base, None, None, None, error=str(error))
-    if not decision.publish:
+    decision = _verdict(found.decision, name)
+    if found.plan is None or not decision.publish:
         result = Result.UNCHANGED if decision.outcome is Outcome.UNCHANGED else Result.NOT_WORTH
-        return Round(result, inputs.served, inputs.served, target, decision, problem)
-    served = _serve(inputs, target)
-    if served is inputs.served:
-        return Round(Result.UNCHANGED, served, served, target, decision, problem)
-    moved = moved_demand(inputs.served, served, inputs.demand_rps)
-    result = Result.GUARDED if step is not None else Result.PUBLISHED
-    return Round(result, inputs.served, served, target, decision, problem, moved)
+        return Round(result, base, base, found.plan, decision, problem)
+    served = _serve(inputs, found.plan)
+    if served is base:
+        return Round(Result.UNCHANGED, base, base, found.plan, decision, problem)
+    result = Result.GUARDED if warm.unfinished else Result.PUBLISHED
+    moved = moved_demand(base, served, inputs.demand_rps)
+    return Round(result, base, served, found.plan, decision, problem, moved)
 
 
-def _decide(inputs: Inputs, target: Plan, problem: Problem, name: str) -> Decision:
-    """The publish rule. A baseline is served as it is, since it does not claim to be worth its movement."""
-    decision = decide(inputs.served.shares(), target, problem)
+def _verdict(decision: Decision, name: str) -> Decision:
+    """A baseline is served as it is, since it does not claim to be worth its movement."""
     if name != "global" and decision.outcome is Outcome.NOT_WORTH:
         return replace(decision, outcome=Outcome.PUBLISH, reason=f"{name} is served as it is")
     return decision
-
-
-def _step(target: Plan, decision: Decision, policy: Policy, name: str) -> float | None:
-    """How much of a key may move in this round; None: all of it. Forced moves are exempt."""
-    step = policy.planning.guards.max_step
-    largest = max((part for row in target.moved.values() for part in row.values()), default=0.0)
-    free = decision.outcome is not Outcome.PUBLISH or name != "global" or largest <= step
-    return None if free else step
 
 
 def _serve(inputs: Inputs, target: Plan) -> Served:
