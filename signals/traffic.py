@@ -41,8 +41,10 @@ class EngineTraffic:
     sent_rps: float
     """Attempts, retries included."""
     sent_total: float
-    """Since its Envoys were first heard of, like the next one: their past says nothing of what is now."""
     connect_failures_total: float
+    sent_heard: float
+    """Since its Envoys were first heard of, as the next one: their past says nothing of what is now."""
+    connect_failures_heard: float
     active: float | None
     """Requests in flight at the latest flush; None when Envoy does not tell."""
     rtt_ms: float | None
@@ -78,6 +80,8 @@ class EngineSum:
     sent_rps: float = 0.0
     sent_total: float = 0.0
     connect_failures_total: float = 0.0
+    sent_heard: float = 0.0
+    connect_failures_heard: float = 0.0
     active: float | None = None
     connect_ms: float = 0.0
     connects: float = 0.0
@@ -85,7 +89,15 @@ class EngineSum:
     def traffic(self) -> EngineTraffic:
         """The frozen value."""
         rtt_ms = self.connect_ms / self.connects if self.connects else None
-        return EngineTraffic(self.sent_rps, self.sent_total, self.connect_failures_total, self.active, rtt_ms)
+        return EngineTraffic(
+            sent_rps=self.sent_rps,
+            sent_total=self.sent_total,
+            connect_failures_total=self.connect_failures_total,
+            sent_heard=self.sent_heard,
+            connect_failures_heard=self.connect_failures_heard,
+            active=self.active,
+            rtt_ms=rtt_ms,
+        )
 
 
 @dataclass(slots=True)
@@ -132,9 +144,11 @@ def _count_answers(found: AnswerSum, metric: str, track: CounterTrack) -> None:
 def _count_attempts(found: EngineSum, metric: str, track: CounterTrack) -> None:
     if metric == SENT:
         found.sent_rps += track.rate.value or 0.0
-        found.sent_total += track.total - track.past
+        found.sent_total += track.total
+        found.sent_heard += track.total - track.past
     elif metric == CONNECT_FAILURES:
-        found.connect_failures_total += track.total - track.past
+        found.connect_failures_total += track.total
+        found.connect_failures_heard += track.total - track.past
 
 
 def add_up(parts: Iterable[tuple[Traffic, float]]) -> Traffic:
@@ -161,6 +175,8 @@ def _add_engine(into: EngineSum, seen: EngineSum, factor: float) -> None:
     into.sent_rps += seen.sent_rps * factor
     into.sent_total += seen.sent_total
     into.connect_failures_total += seen.connect_failures_total
+    into.sent_heard += seen.sent_heard
+    into.connect_failures_heard += seen.connect_failures_heard
     if seen.active is not None:
         into.active = (into.active or 0.0) + seen.active * factor
     into.connect_ms += seen.connect_ms

@@ -50,11 +50,11 @@ def all_silent(members: MembershipView) -> bool:
 
 
 def evidence(view: DemandView) -> dict[str, tuple[float, float]]:
-    """engine -> (connect failures, requests sent), all Envoys together, absolute."""
+    """engine -> (connect failures, requests sent) since its Envoys were first heard of, all together."""
     totals: dict[str, tuple[float, float]] = {}
     for (_, engine), seen in view.engines.items():
         failures, sent = totals.get(engine, (0.0, 0.0))
-        totals[engine] = (failures + seen.connect_failures_total, sent + seen.sent_total)
+        totals[engine] = (failures + seen.connect_failures_heard, sent + seen.sent_heard)
     return totals
 
 
