@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xds_server.protocol.subscription import WILDCARD
-from xds_server.protocol.watch import ABSENT, Decision, Gate, Verdict, View, Watch
+from xds_server.protocol.watch import ABSENT, UNSURE, Decision, Gate, Verdict, View, Watch
 from xds_server.protocol.wire import DeltaRequest
 from xds_server.resource_types import ResourceType
-
-UNSURE = "?"
-"""Version noted for a name that must be told again, whether it exists or not."""
 
 
 class DeltaWatch(Watch):

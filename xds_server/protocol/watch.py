@@ -66,11 +66,16 @@ class Verdict:
     """The confirmation ends a time of refusals."""
 
 
+UNSURE = "?"
+"""Version noted for a name that must be told again, whether it exists or not."""
+
+
 class Watch:
     """State common to SotW and delta. Only touched by its client."""
 
     __slots__ = (
         "_all_pending",
+        "_fellows",
         "_latest_nonce",
         "_owes_answer",
         "_settled",
@@ -94,6 +99,8 @@ class Watch:
         """name -> version last confirmed, for the names where that is not `known`."""
         self.rejected: set[str] = set()
         """Names of refused responses that have not been confirmed since. What the client holds is unknown."""
+        self._fellows: dict[str, tuple[str, ...]] = {}
+        """Rejected name -> the names of the response that it was refused in."""
         self.pending: set[str] = set()
         self.outstanding: Sent | None = None
         self.error: Error | None = None
@@ -124,8 +131,18 @@ class Watch:
         return self._settled if busy else sequence
 
     def mark(self, names: Iterable[str]) -> None:
-        """Note that these names may have changed."""
-        self.pending.update(filter(self.subscription.covers, names))
+        """Note that these names may have changed.
+
+        A refusal is of a whole response, and which of its resources the client took is not known. So once
+        one of them changes, those that were refused with it are told again: alone, they would be held back
+        until they change themselves, and with them the routes that need them.
+        """
+        for name in filter(self.subscription.covers, names):
+            self.pending.add(name)
+            for fellow in self._fellows.get(name, ()):
+                if fellow != name and fellow in self.rejected and self.subscription.covers(fellow):
+                    self.known[fellow] = UNSURE
+                    self.pending.add(fellow)
 
     def resend(self, name: str) -> None:
         """Send `name` again although its content is the same, if the client wants it."""
@@ -137,6 +154,7 @@ class Watch:
         """Take nothing for granted about what the client holds of `name`."""
         self.known.pop(name, None)
         self.behind.pop(name, None)
+        self._fellows.pop(name, None)
         self.rejected.discard(name)
 
     def take(
@@ -194,9 +212,11 @@ class Watch:
         if error:
             repeated, self.error = error == self.error, error
             self.rejected.update(sent.names)
+            self._fellows.update(dict.fromkeys(sent.names, sent.names))
             return Verdict(nonce, sent.version, sent.names, now - sent.at, error, repeated=repeated)
         for name in sent.names:
             self.behind.pop(name, None)
+            self._fellows.pop(name, None)
             self.rejected.discard(name)
         recovered = self.error is not None and not self.rejected
         if recovered:
