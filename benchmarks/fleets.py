@@ -88,4 +88,4 @@ def noisy(problem: Problem, rng: np.random.Generator, noise: float, **changes: o
         f: {k: r * float(np.exp(rng.normal(0, noise))) for k, r in row.items()}
         for f, row in problem.demand_rps.items()
     }
-    return dataclasses.replace(problem, demand_rps=demand, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(problem, demand_rps=demand, **changes)  # type: ignore[arg-type]  # by name

@@ -26,7 +26,7 @@ from headrace.control_plane.ports import listening
 from headrace.control_plane.protection import Protection
 from headrace.control_plane.publisher import Publisher
 from headrace.control_plane.rotation import rotated
-from headrace.control_plane.rounds import Inputs, Round, moved_demand, plan_round
+from headrace.control_plane.rounds import Inputs, Round, moves_under
 from headrace.control_plane.served import Served
 from headrace.control_plane.source_health import SourceHealth
 from headrace.control_plane.store import SavedState, SetAside, StateStore
@@ -36,7 +36,6 @@ from headrace.log import Logger
 from headrace.policy import Policy
 from headrace.policy.guards import Hold, capacity_drop, judge
 from headrace.problem import EngineState, PlanningRules
-from optimizer import Warm
 from signals.membership import Membership
 from signals.replicas import Replica, dump, load
 from signals.report_service import ReportService
@@ -236,7 +235,9 @@ class ControlPlane:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.startup_wait_s):
                 await self._members_hold(lambda: not self._without_replicas())
-        await self._members_hold(lambda: len(self._without_replicas()) < len(self._serving()))
+        await self._members_hold(
+            lambda: not self._serving() or len(self._without_replicas()) < len(self._serving())
+        )
 
     async def _members_hold(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds and the members have not changed for a while."""
@@ -248,9 +249,10 @@ class ControlPlane:
     def _without_replicas(self) -> frozenset[str]:
         return observations.without_replicas(self.policy, self.membership.view())
 
-    def _serving(self) -> list[str]:
-        """Engines that are to serve by the policy."""
-        return [name for name, spec in self.policy.engines.items() if spec.state == "active"]
+    def _somebody_is_there(self) -> bool:
+        """Whether any engine that is to serve has a ready replica, or none is to serve."""
+        serving = sum(spec.state == "active" for spec in self.policy.engines.values())
+        return not serving or len(self._without_replicas()) < serving
 
     async def _settle(self) -> None:
         """After a restart, members are the saved and the reported ones until the reporters had time to come
@@ -337,7 +339,7 @@ class ControlPlane:
         if not self.ready:
             return None
         inputs = self._known()
-        moves = await asyncio.to_thread(_moves, inputs, planning_rules)
+        moves = await asyncio.to_thread(moves_under, planning_rules, inputs)
         ready = {name: state.ready_replicas for name, state in inputs.engines.items()}
         verdict = judge(self.policy, policy, moves, capacity_drop(self.policy, policy, ready))
         reasons = [*rules.identity_changes(self.policy, policy), *getattr(verdict, "reasons", ())]
@@ -421,26 +423,3 @@ class ControlPlane:
             due = self.clock() + 0.5
             await asyncio.sleep(0.5)
             self.telemetry.loop_lag_s.observe(max(0.0, self.clock() - due))
-
-
-def _moves(inputs: Inputs, planning_rules: PlanningRules) -> float:
-    """Fraction of all demand that the plan under other rules would move."""
-    policy = planning_rules.policy
-    demand = {
-        frontend: {key: inputs.demand_rps.get(frontend, {}).get(key, 0.0) for key in policy.key_specs}
-        for frontend in policy.frontends
-    }
-    ready = {name for name, state in inputs.engines.items() if state.ready_replicas > 0}
-    found = plan_round(
-        Inputs(
-            rules=planning_rules,
-            demand_rps=demand,
-            network_ms={},
-            engines={name: state for name, state in inputs.engines.items() if name in policy.engines},
-            served=enforce(policy, inputs.served, ready),
-            planning_policy=inputs.planning_policy,
-            stepwise=False,
-        ),
-        Warm(),
-    )
-    return moved_demand(inputs.served, found.served, demand)

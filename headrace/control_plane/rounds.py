@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headrace.control_plane.enforce import allowed, nearest
+from headrace.control_plane.enforce import allowed, enforce, nearest
 from headrace.control_plane.served import Row, Served
 from headrace.problem import EngineState, PlanningRules
 from optimizer import SHED, Decision, Outcome, Partition, Plan, Problem, ProblemError, Warm, replan
@@ -153,3 +153,24 @@ def moved_demand(old: Served, new: Served, demand_rps: Mapping[str, Mapping[str,
         total += rate
         moved += rate * (partition.moved_from(before) if before and before.entries else 0.0)
     return moved / total if total else 0.0
+
+
+def moves_under(rules: PlanningRules, inputs: Inputs) -> float:
+    """Fraction of all demand that the plan under other rules would move, however many rounds it takes."""
+    policy = rules.policy
+    demand = {
+        frontend: {key: inputs.demand_rps.get(frontend, {}).get(key, 0.0) for key in policy.key_specs}
+        for frontend in policy.frontends
+    }
+    ready = {name for name, state in inputs.engines.items() if state.ready_replicas > 0}
+    edited = replace(
+        inputs,
+        rules=rules,
+        demand_rps=demand,
+        network_ms={},
+        engines={name: state for name, state in inputs.engines.items() if name in policy.engines},
+        served=enforce(policy, inputs.served, ready),
+        held_s=0.0,
+        stepwise=False,
+    )
+    return moved_demand(inputs.served, plan_round(edited, Warm()).served, demand)
