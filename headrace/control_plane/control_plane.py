@@ -235,9 +235,7 @@ class ControlPlane:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.startup_wait_s):
                 await self._members_hold(lambda: not self._without_replicas())
-        await self._members_hold(
-            lambda: not self._serving() or len(self._without_replicas()) < len(self._serving())
-        )
+        await self._members_hold(self._somebody_is_there)
 
     async def _members_hold(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds and the members have not changed for a while."""
