@@ -12,7 +12,7 @@ import pytest
 from optimizer import Partition
 from tests.envoy.harness import ControlPlane, Front, Pool, engine
 from tests.envoy.replica import Replica
-from xds_server.routing import TOTAL_WEIGHT
+from xds_server.routing import TOTAL_WEIGHT, Endpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -109,3 +109,41 @@ async def test_a_replica_that_comes_back_at_another_address_gets_its_sessions_ba
             await control_plane.publish(Pool({"a": [a0, elsewhere]}).table())
             assert await front.where(keys) == before
             assert elsewhere.received
+
+
+async def test_a_burst_at_once_is_divided_as_the_shares_say(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    async with Replica("a-0") as a, Replica("b-0") as b:
+        arrived = asyncio.Event()
+
+        async def together(request: object, out: asyncio.StreamWriter) -> None:
+            if len(a.received) + len(b.received) == 400:
+                arrived.set()
+            await arrived.wait()
+            await a.answer_json(request, out)
+
+        a.answer = b.answer = together
+        pool = Pool({"a": [a], "b": [b]})
+        entries = (("a", TOTAL_WEIGHT * 7 // 10), ("b", TOTAL_WEIGHT - TOTAL_WEIGHT * 7 // 10))
+        await control_plane.publish(pool.table(pool.split(entries=entries)))
+        await front.where(KEYS[:400], connections=400)
+        # No answer came before the last request had arrived. These keys sample the hash space.
+        assert 0.65 <= len(a.received) / 400 <= 0.75
+
+
+async def test_a_weight_alone_moves_sessions_within_an_engine(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    keys = KEYS[:300]
+    async with Replica("a-0") as a0, Replica("a-1") as a1:
+        even = [Endpoint(each.name, "127.0.0.1", each.port, weight=100) for each in (a0, a1)]
+        await control_plane.publish(Pool({"a": even}).table())
+        before = await front.where(keys)
+        lighter = [even[0], replace(even[1], weight=5)]
+        await control_plane.publish(Pool({"a": lighter}).table())
+        after = await front.where(keys)
+    assert 0.35 <= before.count("a/a-1") / 300 <= 0.65
+    assert after.count("a/a-1") / 300 <= 0.15
+    moved = {(old, new) for old, new in zip(before, after, strict=True) if old != new}
+    assert moved == {("a/a-1", "a/a-0")}

@@ -57,6 +57,21 @@ async def test_what_is_shed_is_demand(control_plane: ControlPlane, front: Front)
         assert await front.demand() == before + 200
 
 
+async def test_what_has_not_begun_to_be_answered_is_demand(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    async with Replica("home-0") as home:
+        home.answer = home.never
+        await control_plane.publish(Pool({"home": [home]}).table())
+        before = await front.demand()
+        waiting = [asyncio.create_task(front.chat()) for _ in range(20)]
+        await home.reached(20)
+        assert await front.demand() == before + 20
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
 async def test_a_client_that_leaves_is_demand_once(control_plane: ControlPlane, front: Front) -> None:
     async with Replica("home-0") as home:
         home.answer = home.never

@@ -312,3 +312,72 @@ async def test_bounded_load_spreads_one_hot_key(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429])
+async def test_a_refusal_of_the_engine_is_passed_on_and_held_against_nobody(
+    control_plane: ControlPlane, front: Front, status: int
+) -> None:
+    async with Replica("home-0") as home, Replica("away-0") as away:
+
+        async def refuse(request: object, out: asyncio.StreamWriter) -> None:
+            out.write(replica_module.head(status, ("retry-after", "7"), ("content-length", "4")) + b"busy")
+
+        home.answer = refuse
+        detection = OutlierDetection(consecutive_gateway_failure=3, base_ejection_time_s=30)
+        pool = Pool({"home": [home], "away": [away]}, {"home": engine("home", outlier_detection=detection)})
+        await control_plane.publish(pool.table(pool.split(entries=ALL_HOME, fallback={"home": "away"})))
+        for _ in range(10):
+            answer = await front.chat()
+            assert (answer.status, answer.body, answer.headers["retry-after"]) == (status, b"busy", "7")
+        assert len(home.received) == 10, "none was tried again"
+        home.answer = home.answer_json
+        assert (await front.chat()).served_by == "home-0", "it was not ejected"
+        assert not away.received
+
+
+async def test_a_tripped_breaker_ejects_nobody(control_plane: ControlPlane, front: Front) -> None:
+    async with Replica("home-0") as home, Replica("away-0") as away:
+        home.answer = home.never
+        detection = OutlierDetection(consecutive_gateway_failure=3, base_ejection_time_s=30)
+        pool = Pool({"home": [home], "away": [away]}, {"home": engine("home", outlier_detection=detection)})
+        split = pool.split(entries=ALL_HOME, fallback={"home": "away"}, request_limit={"home": 3})
+        await control_plane.publish(pool.table(split))
+        hanging = [asyncio.create_task(front.chat()) for _ in range(3)]
+        await home.reached(3)
+        assert {(await front.chat()).status for _ in range(20)} == {429}
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        home.answer = home.answer_json
+        async with asyncio.timeout(10):
+            while (answer := await front.chat()).status == 429:
+                pass  # until Envoy has noticed that the clients left
+        assert answer.served_by == "home-0"
+
+
+@pytest.mark.parametrize("broken", [1, 2, 3])
+async def test_whether_one_two_or_all_replicas_fail_none_of_them_is_picked_again(
+    control_plane: ControlPlane, front: Front, broken: int
+) -> None:
+    async with (
+        Replica("home-0") as first,
+        Replica("home-1") as second,
+        Replica("home-2") as third,
+        Replica("away-0") as away,
+    ):
+        home = (first, second, third)
+        for each in home[:broken]:
+            each.answer = each.answer_503
+        detection = OutlierDetection(consecutive_gateway_failure=3, base_ejection_time_s=30)
+        pool = Pool({"home": home, "away": [away]}, {"home": engine("home", outlier_detection=detection)})
+        split = pool.split(entries=ALL_HOME, fallback={"home": "away"}, retry_limit={"home": 100})
+        await control_plane.publish(pool.table(split))
+        async with Load(front, rate_rps=150) as load:
+            await load.reach(100)
+            before = [len(each.received) for each in home[:broken]]
+            await load.reach(100)
+            assert [len(each.received) for each in home[:broken]] == before
+        assert set(load.outcomes) == {"ok"}
+        served = set(load.served_by) - {"away-0"}
+        assert served == {each.name for each in home[broken:]}
