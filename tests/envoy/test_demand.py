@@ -57,9 +57,7 @@ async def test_what_is_shed_is_demand(control_plane: ControlPlane, front: Front)
         assert await front.demand() == before + 200
 
 
-async def test_what_has_not_begun_to_be_answered_is_demand(
-    control_plane: ControlPlane, front: Front
-) -> None:
+async def test_what_has_not_begun_to_be_answered_is_demand(control_plane: ControlPlane, front: Front) -> None:
     async with Replica("home-0") as home:
         home.answer = home.never
         await control_plane.publish(Pool({"home": [home]}).table())
