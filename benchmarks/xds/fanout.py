@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.xds import fleet, peers
 from benchmarks.xds.harness import Bench, Counter, quantile, report, rss_mb
+from headrace.control_plane.collector import settle
 from xds_server.resource_types import RDS
 from xds_server.resources import Resource
 from xds_server.translate import Translator
@@ -46,6 +47,7 @@ async def ours(asked: argparse.Namespace) -> None:
         await bench.counts.acked.until(asked.clients * 5)
         gc.collect()
         kilobytes = (rss_mb() - before) * 1024 / asked.clients
+        settle()  # as `headrace serve` does now and then
         report("streams", count=asked.clients, kb_each=f"{kilobytes:.0f}", mb=f"{ready['size'] / 1e6:.0f}")
 
         def push(changed: Sequence[Resource]) -> None:
@@ -65,6 +67,7 @@ async def other(asked: argparse.Namespace) -> None:
     peer = getattr(peers, asked.peer)(snapshot)
     async with Bench(services=peer) as bench:
         await bench.start_clients(asked.clients, asked.frontends)
+        settle()
         await rounds(bench, peer.push, peer.confirmed, asked)
 
 

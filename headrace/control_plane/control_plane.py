@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.control_plane import observations, rules
+from headrace.control_plane.collector import SETTLE_EVERY_S, settle
 from headrace.control_plane.config import ServeConfig
 from headrace.control_plane.enforce import enforce
 from headrace.control_plane.gauges import Gauges
@@ -165,6 +166,7 @@ class ControlPlane:
             self._every(_JUDGE_EVERY_S, self._judge_members),
             self._every(_ROTATE_EVERY_S, self._rotate_shed),
             self._every(_LAG_EVERY_S, self.xds.watch_lag),
+            self._every(SETTLE_EVERY_S, settle),
             self._watch_loop_lag(),
         ]
         async with asyncio.TaskGroup() as group:
