@@ -12,7 +12,7 @@ def settle() -> None:
 
     The oldest generation holds every stream, member and table. At 1,000 Envoys a full collection stops the
     event loop for a tenth of a second, by itself always in the midst of a burst of work, as that is when
-    objects are made: it was the worst delay of a change on its way to the Envoys (`benchmarks/xds/fanout.py`).
+    objects are made: the worst delay of a change on its way to the Envoys (`benchmarks/xds/fanout.py`).
     Cycles that die meanwhile wait for the next call.
     """
     gc.unfreeze()
