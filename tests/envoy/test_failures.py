@@ -381,3 +381,16 @@ async def test_whether_one_two_or_all_replicas_fail_none_of_them_is_picked_again
         assert set(load.outcomes) == {"ok"}
         served = set(load.served_by) - {"away-0"}
         assert served == {each.name for each in home[broken:]}
+
+
+async def test_a_client_cannot_ask_for_more_attempts(control_plane: ControlPlane, front: Front) -> None:
+    async with Replica("home-0") as home:
+        home.answer = home.answer_503
+        pool = Pool({"home": [home]}, {"home": engine("home", outlier_detection=None)})
+        splits = [pool.split(traffic_class=name) for name in ("interactive", "batch")]
+        await control_plane.publish(pool.table(*splits))
+        asked = {"x-envoy-max-retries": "9", "x-envoy-retry-on": "5xx,reset"}
+        for listener in ("public", "internal"):
+            home.received.clear()
+            assert (await front.chat(listener=listener, headers=asked)).status == 503
+            assert len(home.received) == 3

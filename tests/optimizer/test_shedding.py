@@ -2,7 +2,7 @@
 
 import pytest
 
-from optimizer import SHED, Engine, Key, plan
+from optimizer import SHED, Engine, Key, plan, replan
 from tests.optimizer.fleets import RTT, queue_profile, talk
 
 MODEL = "meta-llama/Llama-3.3-70B-Instruct"
@@ -32,6 +32,14 @@ def test_the_next_priority_follows_only_when_the_lowest_is_all_refused():
     assert refused(result, BATCH) == [1.0] * 3
     assert refused(result, GOLD) == [0.0] * 3
     assert refused(result, SILVER) == pytest.approx([refused(result, SILVER)[0]] * 3, abs=1e-3)
+
+
+def test_what_was_refused_is_served_again_once_it_fits():
+    crowded = plan(overloaded())
+    calm = {f: {GOLD: 20.0, SILVER: 20.0, BATCH: 20.0} for f in RTT}
+    found = replan(overloaded(demand_rps=calm, previous_shares=crowded.shares))
+    assert found.decision.publish
+    assert refused(found.plan, BATCH) == [0.0] * 3
 
 
 def test_a_front_end_with_capacity_of_its_own_does_not_share_others_want():

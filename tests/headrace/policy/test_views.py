@@ -114,6 +114,9 @@ def test_safe_defaults(policy):
     assert policy.planning.policy == "global"
     assert policy.planning.max_utilization == 0.90
     assert not policy.listeners["public"].trust_headers
+    for model in policy.models.values():
+        assert model.longest_generation_s == 900
+        assert model.first_byte_timeout_s is None  # a slow first token is not tried again
 
 
 def test_members_of_each_kind(write):
