@@ -168,8 +168,7 @@ class EnvoyProcess:
 
     async def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        config, address = self.directory / "bootstrap.yaml", self.directory / "admin-address"
-        config.write_text(self.bootstrap.render())
+        config, address = self.bootstrap.write(self.directory), self.directory / "admin-address"
         address.unlink(missing_ok=True)
         argv = [
             *(str(envoy_binary()), "--config-path", str(config)),

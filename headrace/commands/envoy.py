@@ -68,6 +68,12 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tls-key", type=_FILE, help="Its key (PEM).")
 @click.option("--tls-ca", type=_FILE, help="Authority (PEM) of the control plane's certificate.")
 @click.option("--tls-server-name", help="DNS name in that certificate.  [default: host of the first --xds]")
+@click.option(
+    "--write",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the bootstrap, and the files that name the certificates, into this folder and exit.",
+)
 @click.option("--log-level", default="warning", show_default=True, help="Envoy's log level.")
 @click.option("--print", "mode", flag_value="print", help="Print the bootstrap and exit.")
 @click.option("--run", "mode", flag_value="run", default="run", help="Run Envoy with it.  [default]")
@@ -85,6 +91,7 @@ def command(
     tls_key: Path | None,
     tls_ca: Path | None,
     tls_server_name: str | None,
+    folder: Path | None,
     log_level: str,
     mode: str,
 ) -> None:
@@ -104,8 +111,14 @@ def command(
         max_connections=max_connections,
         tls=_tls(tls_cert, tls_key, tls_ca, tls_server_name or xds[0][0]),
     )
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        click.echo(bootstrap.write(folder))
+        return
     if mode == "print":
-        click.echo(bootstrap.render(), nl=False)
+        if bootstrap.tls:
+            raise click.UsageError("with TLS there are several files: expected --write FOLDER, not --print")
+        click.echo(bootstrap.render(Path()), nl=False)
         return
     envoy = EnvoyProcess(
         bootstrap,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import trustme
 import yaml
 from click.testing import CliRunner
 
@@ -38,6 +39,33 @@ def test_the_printed_bootstrap_is_valid_for_envoy(tmp_path: Path) -> None:
     path.write_text(printed.stdout)
     command = [envoy_binary(), "--mode", "validate", "--config-path", path, "--log-level", "error"]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_the_written_bootstrap_names_certificates_and_holds_none(tmp_path: Path) -> None:
+    ca, folder = trustme.CA(), tmp_path / "envoy"
+    leaf = ca.issue_cert("us-east.frontend.test")
+    leaf.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    tls = ["--tls-cert", "tls.crt", "--tls-key", "tls.key", "--tls-ca", "ca.crt"]
+    arguments = [argument if argument.startswith("--") else str(tmp_path / argument) for argument in tls]
+    written = CliRunner().invoke(main, [*ARGUMENTS, *arguments, "--write", str(folder)])
+    assert written.stdout.strip() == str(folder / "bootstrap.yaml")
+    assert not any("-----BEGIN" in file.read_text() for file in folder.iterdir())
+    command = [envoy_binary(), "--mode", "validate", "--config-path", folder / "bootstrap.yaml"]
+    assert subprocess.run([*command, "--log-level", "error"], check=False).returncode == 0
+
+
+def test_a_bootstrap_with_certificates_is_more_than_can_be_printed(tmp_path: Path) -> None:
+    (tmp_path / "any.pem").touch()
+    tls = [
+        argument
+        for name in ("cert", "key", "ca")
+        for argument in (f"--tls-{name}", str(tmp_path / "any.pem"))
+    ]
+    refused = CliRunner().invoke(main, [*ARGUMENTS, *tls, "--print"])
+    assert refused.exit_code == 2
+    assert "--write" in refused.output
 
 
 @pytest.mark.parametrize("address", ["18000", "host:", "host:http", ":1", "host:70000"])

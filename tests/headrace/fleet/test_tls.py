@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import aiohttp
 import pytest
 import trustme
 import yaml
+from cryptography import x509
 
 from headrace.child import Child
 from headrace.demo.fake_engine.config import EngineConfig
@@ -35,9 +38,11 @@ def certificates(tmp_path: Path) -> trustme.CA:
 
 
 def _write(leaf: trustme.LeafCert, folder: Path, name: str) -> None:
-    leaf.private_key_pem.write_to_path(str(folder / f"{name}.key"))
-    for blob in leaf.cert_chain_pems:
-        blob.write_to_path(str(folder / f"{name}.pem"), append=True)
+    """Put key and certificate in place one after the other, each by a rename."""
+    for suffix, blobs in (("key", [leaf.private_key_pem]), ("pem", leaf.cert_chain_pems)):
+        new = folder / f"{name}.{suffix}.new"
+        new.write_bytes(b"".join(blob.bytes() for blob in blobs))
+        new.rename(folder / f"{name}.{suffix}")
 
 
 def _mutual(identity: str) -> dict[str, Any]:
@@ -75,9 +80,9 @@ async def control(
         await child.stop()
 
 
-def envoy(folder: Path, port: int, *, frontend: str, certificate: str) -> EnvoyProcess:
+def envoy(folder: Path, port: int, *, frontend: str, certificate: str, ca: str = "ca") -> EnvoyProcess:
     tls = ClientTls(
-        folder / f"{certificate}.pem", folder / f"{certificate}.key", folder / "ca.pem", SERVER_NAME
+        folder / f"{certificate}.pem", folder / f"{certificate}.key", folder / f"{ca}.pem", SERVER_NAME
     )
     return EnvoyProcess(
         Bootstrap(frontend=frontend, fleet="test", xds=[("127.0.0.1", port)], node_id="one", tls=tls)
@@ -103,3 +108,49 @@ async def test_an_envoy_with_another_front_ends_certificate_is_refused(
     async with envoy(tmp_path, control[1], frontend="west", certificate="east"):
         seen = await answered(log, lambda answer: "envoy_refused" in answer["log"])
     assert "the client certificate is not one of front-end 'west'" in seen["log"]
+
+
+async def test_an_envoy_whose_certificate_has_expired_serves_once_it_is_replaced(
+    tmp_path: Path, certificates: trustme.CA, control: tuple[Child, int]
+):
+    past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+    _write(certificates.issue_cert(IDENTITY.format(frontend="west"), not_after=past), tmp_path, "west")
+    async with envoy(tmp_path, control[1], frontend="west", certificate="west") as running:
+        await answered(lambda: _control_plane(running), _dialled_in_vain)
+        _write(certificates.issue_cert(IDENTITY.format(frontend="west")), tmp_path, "west")
+        await running.ready()
+
+
+async def test_an_envoy_learns_a_new_authority_of_the_control_plane(
+    tmp_path: Path, certificates: trustme.CA, control: tuple[Child, int]
+):
+    old, new = tmp_path / "trusted.pem", tmp_path / "trusted.new"
+    trustme.CA().cert_pem.write_to_path(str(old))
+    certificates.cert_pem.write_to_path(str(new))
+    async with envoy(tmp_path, control[1], frontend="west", certificate="west", ca="trusted") as running:
+        await answered(lambda: _control_plane(running), _dialled_in_vain)
+        new.rename(old)
+        await running.ready()
+
+
+async def test_a_running_envoy_takes_a_rotated_certificate_for_its_next_connection(
+    tmp_path: Path, certificates: trustme.CA, control: tuple[Child, int]
+):
+    async def served() -> dict[str, Any]:
+        return {"certs": json.loads(await running.get("/certs"))["certificates"]}
+
+    leaf = certificates.issue_cert(IDENTITY.format(frontend="west"))
+    serial = f"{x509.load_pem_x509_certificate(leaf.cert_chain_pems[0].bytes()).serial_number:x}"
+    async with envoy(tmp_path, control[1], frontend="west", certificate="west") as running:
+        await running.ready()
+        assert serial not in json.dumps(await served())
+        _write(leaf, tmp_path, "west")
+        await answered(served, lambda answer: serial in json.dumps(answer))
+
+
+async def _control_plane(running: EnvoyProcess) -> dict[str, int]:
+    return await running.counters(r"^(control_plane|cluster\.xds)\.")
+
+
+def _dialled_in_vain(counters: dict[str, int]) -> bool:
+    return counters.get("cluster.xds.upstream_cx_connect_fail", 0) > 1
