@@ -13,6 +13,7 @@ from xds_server.routing import SHED, TOTAL_WEIGHT, Endpoint
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 JSON = {"content-type": "application/json"}
+MULTIPART = f'--cut\r\ncontent-disposition: form-data; name="model"\r\n\r\n{MODEL}\r\n--cut--\r\n'.encode()
 
 
 def error(answer: Answer) -> dict[str, object]:
@@ -62,8 +63,9 @@ async def test_an_unknown_model_is_refused_as_openai_does(front: Front, replica:
         (b'{"model": "nope", "model": "' + MODEL.encode() + b'"}', JSON),
         (b'{"model": "' + MODEL.encode() + b'"}', {"content-type": "text/plain"}),
         (b'{"model": "' + MODEL.encode() + b'"}', {"content-type": "application/x-www-form-urlencoded"}),
+        (MULTIPART, {"content-type": "multipart/form-data; boundary=cut"}),
     ],
-    ids=["missing", "null", "array", "empty", "broken", "trailing", "duplicate", "text", "form"],
+    ids=["missing", "null", "array", "empty", "broken", "trailing", "duplicate", "text", "form", "multipart"],
 )
 async def test_a_body_that_names_no_model_is_refused(
     front: Front, replica: Replica, body: bytes, headers: dict[str, str]
@@ -72,6 +74,15 @@ async def test_a_body_that_names_no_model_is_refused(
     assert answer.status == 400
     assert answer.reason == "missing_model"
     assert error(answer)["param"] == "model"
+    assert not replica.received
+
+
+@pytest.mark.parametrize("model", [42, True, [MODEL], {"name": MODEL}], ids=str)
+async def test_a_model_that_is_no_string_is_nobodys_name(
+    front: Front, replica: Replica, model: object
+) -> None:
+    answer = await front.chat(model=model)
+    assert (answer.status, answer.reason) == (404, "unknown_model")
     assert not replica.received
 
 

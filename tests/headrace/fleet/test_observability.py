@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.demo.fleet import Fleet
 from tests.headrace.fleet.conftest import Loading
-from tests.headrace.fleet.small import answered, demand, until
+from tests.headrace.fleet.small import answered, demand, failures, ready, until
 
 NAMES = {
     "headrace_build_info",
@@ -58,26 +58,33 @@ NAMES = {
 }
 
 
-async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loaded: Loading):
-    async def scrape() -> dict:
-        async with fleet.http.get(f"http://127.0.0.1:{fleet.ports['metrics']}/metrics") as answer:
-            return {f.name: f for f in text_string_to_metric_families(await answer.text())}
+async def scrape(fleet: Fleet) -> dict[str, Metric]:
+    """Family name -> family, as Prometheus reads them."""
+    async with fleet.http.get(f"http://127.0.0.1:{fleet.ports['metrics']}/metrics") as answer:
+        return {f.name: f for f in text_string_to_metric_families(await answer.text())}
 
+
+def series(families: dict[str, Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """Values of one sample name by some of its labels; summed over the others."""
+    found: dict[tuple[str, ...], float] = {}
+    for family in families.values():
+        for sample in family.samples:
+            if sample.name == name:
+                key = tuple(sample.labels[label] for label in labels)
+                found[key] = found.get(key, 0.0) + sample.value
+    return found
+
+
+async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loaded: Loading):
     async with loaded(fleet):
         await until(fleet, lambda status: demand(status) > 40)
-        families = await answered(scrape, lambda found: found.keys() >= NAMES)
+        families = await answered(lambda: scrape(fleet), lambda found: found.keys() >= NAMES)
     labels = {label for family in families.values() for sample in family.samples for label in sample.labels}
     assert labels <= {
         *("frontend", "model", "class", "engine", "region", "state", "type", "reason", "result"),
         *("trigger", "stage"),
         *("mode", "source", "quantile", "version", "solver", "revision", "hash", "le"),
     }
-
-
-@pytest.mark.parametrize("path", ["/livez", "/readyz"])
-async def test_a_serving_control_plane_is_live_and_ready(fleet: Fleet, path: str):
-    async with fleet.http.get(f"http://127.0.0.1:{fleet.ports['metrics']}{path}") as answer:
-        assert answer.status == 200
 
 
 async def test_the_live_state_can_be_planned_and_explained_offline(fleet: Fleet, tmp_path: Path):
@@ -95,3 +102,37 @@ async def test_the_live_state_can_be_planned_and_explained_offline(fleet: Fleet,
     explained = CliRunner().invoke(main, ["explain", *where])
     assert explained.exit_code == 0, explained.output
     assert "west-gpu" in explained.output
+
+
+async def test_what_engines_really_answered_stands_beside_their_shares(fleet: Fleet, loaded: Loading):
+    def agree(families: dict[str, Metric]) -> bool:
+        where = ("frontend", "model", "class", "engine")
+        wanted = series(families, "headrace_share_ratio", *where)
+        found = series(families, "headrace_share_realised_ratio", *where)
+        used = {key: share for key, share in wanted.items() if share > 0.05}
+        return bool(used) and all(abs(found.get(key, 0.0) - share) < 0.1 for key, share in used.items())
+
+    async with loaded(fleet):
+        await until(fleet, lambda status: demand(status) > 40)
+        await answered(lambda: scrape(fleet), agree)
+
+
+async def test_with_every_reporter_silent_shares_are_held_and_requests_served(fleet: Fleet, loaded: Loading):
+    async with loaded(fleet) as generator:
+        await until(fleet, lambda status: demand(status) > 40)
+        for engine, replica in fleet.engines:
+            await fleet.fault(engine, replica, mute=True)
+        silent = await until(fleet, lambda status: status["mode"] == "holding_stale")
+        families = await answered(lambda: scrape(fleet), lambda found: "headrace_mode" in found)
+    assert series(families, "headrace_mode", "mode")["holding_stale",] == 1.0
+    assert {engine: ready(silent, engine) for engine in silent["engines"]} == {"west-gpu": 2, "east-gpu": 2}
+    assert failures(generator) == []
+
+
+async def test_a_serving_control_plane_is_live_and_ready_though_every_engine_hangs(fleet: Fleet):
+    for engine, replica in fleet.engines:
+        await fleet.fault(engine, replica, hang=True)
+    for path in ("/livez", "/readyz"):
+        async with fleet.http.get(f"http://127.0.0.1:{fleet.ports['metrics']}{path}") as answer:
+            assert answer.status == 200
+    assert (await fleet.api("/api/status"))["mode"] == "planning"
