@@ -5,7 +5,7 @@ engine, so that the mean end-to-end latency of all traffic is least and every en
 capacity. No I/O; time only through the `Warm` state's clock.
 """
 
-from optimizer.correction import Correction, Learning, ramped_replicas, with_exploration
+from optimizer.correction import Correction, Learning, followed, ramped_replicas, with_exploration
 from optimizer.errors import ProblemError
 from optimizer.explain import Reason, ReplicaValue, explain, replica_value
 from optimizer.partition import Partition
@@ -47,6 +47,7 @@ __all__ = [
     "decide",
     "engine_price_range",
     "explain",
+    "followed",
     "patient",
     "plan",
     "quiet_decision",

@@ -3,7 +3,8 @@
 Three numbers stretch a profile: a factor on TBOT, a factor on load (λmax, knee and capacity together) and an
 offset on TTFT. Any of their values leaves the curve monotone and convex. They follow the residuals of many
 minutes, within bounds, and can be frozen; load is never stretched above the profile unless allowed, because a
-report must not be able to attract traffic (DESIGN, signals).
+report must not be able to attract traffic (DESIGN, signals). What plans use follows what was learned in steps
+worth planning again for (`followed`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from dataclasses import dataclass
 
 from optimizer.errors import check_number
 from optimizer.profile import Harmonic, Profile, Table
+
+FOLLOW_FACTOR = 0.04
+FOLLOW_MS = 10.0
+"""Plans go on with the correction they have until the learned one differs by as much."""
+STEP_FACTOR = 0.02
+STEP_MS = 5.0
+"""Corrections are applied in such steps, so that few different curves have to be planned with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class Correction:
         learned = dataclasses.replace(self, moments=moments, tbot_factor=factor, load_factor=load_factor)
         if ttft_ms is None or not math.isfinite(ttft_ms) or ttft_ms <= 0:
             return learned
-        expected = dataclasses.replace(learned, ttft_offset_ms=0.0).apply(profile).ttft_ms(load_rps)
+        expected = profile.ttft_ms(load_rps / load_factor)
         if not math.isfinite(expected):
             return learned
         step = (1.0 - fade) * (ttft_ms - expected - self.ttft_offset_ms)
@@ -79,8 +87,8 @@ class Correction:
 
     def apply(self, profile: Profile) -> Profile:
         """The corrected profile, in steps of 2 % and 5 ms so that plans do not follow every sample."""
-        tbot_factor, f = round(self.tbot_factor / 0.02) * 0.02, round(self.load_factor / 0.02) * 0.02
-        offset = round(self.ttft_offset_ms / 5.0) * 5.0
+        tbot_factor, f = _stepped(self.tbot_factor, STEP_FACTOR), _stepped(self.load_factor, STEP_FACTOR)
+        offset = _stepped(self.ttft_offset_ms, STEP_MS)
         if tbot_factor == 1.0 and f == 1.0 and offset == 0.0:
             return profile
         curve = profile.curve
@@ -101,9 +109,33 @@ class Correction:
             ),
         )
 
+    @property
+    def neutral(self) -> bool:
+        """Whether it leaves profiles as they are."""
+        return (self.tbot_factor, self.load_factor, self.ttft_offset_ms) == (1.0, 1.0, 0.0)
+
     def freeze(self, frozen: bool = True) -> Correction:
         """The same correction, deaf to samples or listening again."""
         return dataclasses.replace(self, frozen=frozen)
+
+
+def followed(used: Correction, learned: Correction) -> Correction:
+    """What to plan with after `used`: that itself until something worth planning for was learned.
+
+    Every new correction makes a new curve, which must be planned from scratch and may move traffic.
+    """
+    near = (
+        abs(learned.tbot_factor - used.tbot_factor) < FOLLOW_FACTOR
+        and abs(learned.load_factor - used.load_factor) < FOLLOW_FACTOR
+        and abs(learned.ttft_offset_ms - used.ttft_offset_ms) < FOLLOW_MS
+    )
+    if near:
+        return used
+    return Correction(
+        tbot_factor=_stepped(learned.tbot_factor, STEP_FACTOR),
+        load_factor=_stepped(learned.load_factor, STEP_FACTOR),
+        ttft_offset_ms=_stepped(learned.ttft_offset_ms, STEP_MS),
+    )
 
 
 def _line(
@@ -126,6 +158,10 @@ def _line(
         return how.tbot_factor[1], how.load_factor[0]
     load_factor = (a / b) * b0 if b > 1e-9 and b0 > 1e-9 else 1.0
     return _clip(1.0 / a, how.tbot_factor), _clip(load_factor, how.load_factor)
+
+
+def _stepped(value: float, step: float) -> float:
+    return round(round(value / step) * step, 6)
 
 
 def _clip(value: float, bounds: tuple[float, float]) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.correction import Correction
+from optimizer.correction import Correction, followed
 from optimizer.errors import ProblemError
 from optimizer.layout import Round, build_rounds
 from optimizer.plan import Plan
@@ -23,6 +23,9 @@ from optimizer.simulation.world import Tick, World
 from optimizer.warm import Warm
 
 Array = npt.NDArray[np.float64]
+
+FOLLOW_EVERY_S = 60.0
+"""How often plans take up what was learned."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class _Run:
         self._rows = list(round_.layout.rows)
         self._warm = Warm()
         self._learned = {name: Correction() for name in round_.layout.engines}
+        self._used = dict(self._learned)
         self._world = World(scenario, round_)
         self._arrivals = scenario.arrivals(self._rows)
         mean = scenario.mean_demand(self._rows).mean(axis=0)
@@ -91,7 +95,7 @@ class _Run:
             while self._coming and self._coming[0][0] <= now:
                 self._in_force = self._coming.popleft()[1]
             tick = self._world.tick(now, self._arrivals[t], self._in_force, self._fallback())
-            self._observe(tick, self._arrivals[t])
+            self._observe(tick, self._arrivals[t], now)
             self._recorder.tick(now, tick, self._arrivals[t])
             if t % every == every - 1:
                 self._plan(now)
@@ -107,7 +111,7 @@ class _Run:
             self._round.layout.engines,
         )
 
-    def _observe(self, tick: Tick, arrivals: Array) -> None:
+    def _observe(self, tick: Tick, arrivals: Array, now: float) -> None:
         """Measure this tick; what the planner may use is what has left the delay line."""
         self._history.append((tick, arrivals))
         if len(self._history) == self._history.maxlen or self._measured is None:
@@ -117,12 +121,14 @@ class _Run:
             before = self._scenario.mean_demand(self._rows)[0] if self._measured is None else self._measured
             self._measured = before + weight * (rate - before)
             if self._scenario.correct:
-                self._learn(self._history[0][0])
+                self._learn(self._history[0][0], now)
 
-    def _learn(self, tick: Tick) -> None:
+    def _learn(self, tick: Tick, now: float) -> None:
+        """Take a tick's samples, but none of an engine that is penalised or loaded beyond its profile."""
         for j, name in enumerate(self._round.layout.engines):
             engine = self._scenario.problem.engines[name]
-            if tick.load[j] > 0 and tick.capacity[j] > 0:
+            limit_rps = engine.ready_replicas * engine.profile.capacity_rps
+            if 0 < tick.load[j] <= limit_rps and tick.capacity[j] > 0 and not self._penalised(name, now):
                 self._learned[name] = self._learned[name].update(
                     engine.profile,
                     load_rps=float(tick.load[j]) / engine.ready_replicas,
@@ -130,6 +136,16 @@ class _Run:
                     tbot_ms=float(tick.tbot[j]),
                     ttft_ms=float(tick.ttft[j]),
                 )
+
+        if now % FOLLOW_EVERY_S < self._scenario.tick_s:
+            self._used = {name: followed(self._used[name], found) for name, found in self._learned.items()}
+
+    def _penalised(self, name: str, now: float) -> bool:
+        at = now - self._scenario.report_delay_s
+        return any(
+            event.engine in (None, name) and event.at_s <= at < event.until_s and event.penalty < 1.0
+            for event in self._scenario.events
+        )
 
     def _plan(self, now: float) -> None:
         assert self._measured is not None, "measured from the first tick on"
@@ -173,7 +189,7 @@ class _Run:
                         engine = dataclasses.replace(engine, ready_replicas=0.0)
                     engine = dataclasses.replace(engine, penalty=engine.penalty * event.penalty)
             if self._scenario.correct:
-                profile = self._learned[name].apply(engine.profile)
+                profile = self._used[name].apply(engine.profile)
                 engine = dataclasses.replace(engine, profile=profile)
             yield name, engine
 
