@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -99,10 +98,7 @@ def status(plane: ControlPlane) -> dict[str, Any]:
             "solve_ms": found.plan.solve_ms if found.plan else None,
         },
         "engines": _engines(plane, now),
-        "limits": {
-            "retries": _by_row(plane.publisher.limits.retries),
-            "requests": _by_row(plane.publisher.limits.requests),
-        },
+        "limits": plane.publisher.limits.to_json(),
         "refused_reporters": [
             {
                 "peer": item.peer,
@@ -189,14 +185,6 @@ def _pending(plane: ControlPlane) -> dict[str, Any] | None:
         "reasons": list(pending.reasons),
         "changes": [{"path": c.path, "old": str(c.old), "new": str(c.new)} for c in pending.changes],
     }
-
-
-def _by_row(limits: Mapping[tuple[str, str], Mapping[str, int]]) -> dict[str, dict[str, dict[str, int]]]:
-    """front-end -> key -> engine -> number."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
-    for (frontend, key), engines in limits.items():
-        found.setdefault(frontend, {})[key] = dict(engines)
-    return found
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

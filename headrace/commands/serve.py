@@ -12,8 +12,9 @@ import click
 from headrace.child import write_ports
 from headrace.control_plane.config import Address, ServeConfig
 from headrace.control_plane.control_plane import ControlPlane
+from headrace.control_plane.opening import Opening, opening
 from headrace.log import make_logger
-from headrace.policy import Policy, PolicyError, load
+from headrace.policy import PolicyError
 from optimizer import POLICIES
 
 
@@ -40,6 +41,7 @@ class _AddressType(click.ParamType[Address]):
 @click.option("--csds", type=_AddressType(), help="serve CSDS there, on loopback")
 @click.option("--expose-admin", is_flag=True, help="let --admin, which has no login, be more than loopback")
 @click.option("--startup-wait", "startup_wait_s", default=35.0, show_default=True, help="seconds for engines")
+@click.option("--accept-policy", is_flag=True, help="do not hold an edit that was made while it was down")
 @click.option(
     "--policy-name",
     "planning_policy",
@@ -52,13 +54,13 @@ def command(policy: Path, ports_file: Path | None, **options: object) -> None:
     config = ServeConfig(policy=policy, **options)  # type: ignore[arg-type]  # click has converted them
     try:
         config.check()
-        loaded = load(policy)
+        found = opening(config)
     except (PolicyError, ValueError) as error:
         raise SystemExit(f"headrace serve: {error}") from None
-    sys.exit(asyncio.run(_serve(config, loaded, ports_file)))
+    sys.exit(asyncio.run(_serve(config, found, ports_file)))
 
 
-async def _serve(config: ServeConfig, policy: Policy, ports_file: Path | None) -> int:
+async def _serve(config: ServeConfig, found: Opening, ports_file: Path | None) -> int:
     log = make_logger()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -67,7 +69,7 @@ async def _serve(config: ServeConfig, policy: Policy, ports_file: Path | None) -
     if config.insecure_dev:
         log.warning("insecure_dev", meaning="no TLS, no identities: for development on one machine only")
     try:
-        plane = ControlPlane(config, policy, log)
+        plane = ControlPlane(config, found.policy, log, found=found.found)
         async with plane.serving() as ports:
             if ports_file is not None:
                 write_ports(ports_file, ports)

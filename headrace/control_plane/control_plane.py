@@ -31,10 +31,11 @@ from headrace.control_plane.rounds import Inputs, Round, moves_under
 from headrace.control_plane.served import Served
 from headrace.control_plane.source_health import SourceHealth
 from headrace.control_plane.store import SavedState, SetAside, StateStore
+from headrace.control_plane.table import Limits
 from headrace.control_plane.telemetry import Telemetry
 from headrace.control_plane.traffic import Traffic
 from headrace.log import Logger
-from headrace.policy import Policy
+from headrace.policy import Policy, PolicyError
 from headrace.policy.guards import Hold, capacity_drop, judge
 from headrace.problem import EngineState, PlanningRules
 from signals.membership import Membership
@@ -64,10 +65,12 @@ class ControlPlane:
         policy: Policy,
         log: Logger,
         *,
+        found: Policy | PolicyError | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Raises ProblemError when the policy holds a profile that cannot be planned with."""
+        """`found` is what the policy file says, where that is not `policy`: it is judged before anything is
+        listened on. Raises ProblemError when the policy holds a profile that cannot be planned with."""
         self.config = config
         self.clock = clock
         self.wall_clock = wall_clock
@@ -115,6 +118,7 @@ class ControlPlane:
             store, state=self._state, telemetry=self.telemetry, wall_clock=wall_clock
         )
         self._store = store
+        self._found = found
         self.last_round: Round | None = None
         self._served_since = clock()
         self.published_at: float | None = None
@@ -149,6 +153,9 @@ class ControlPlane:
         self.log.info("policy_loaded", hash=self.policy.content_hash[:12])
         self._fit_members()
         self._restore()
+        if self._found is not None:
+            await self.gate.take(self._found)
+            self.planner.wanted.clear()  # the first round waits for the reporters all the same
         self._lost = self._without_replicas()
         async with listening(self) as ports:
             self.log.info("control_plane_started", ports=ports, insecure_dev=self.config.insecure_dev)
@@ -306,6 +313,7 @@ class ControlPlane:
             self.telemetry.published(found, trigger)
         elif self.publisher.limits != before:
             self.publisher.publish()
+            self.persistence.changed()
         else:
             self.publisher.limits = before  # the same numbers: the tables made for them stay
         return True
@@ -382,6 +390,8 @@ class ControlPlane:
             demand_rps=self.traffic.smoothed(),
             members=dump(self.membership.view()),
             penalties=self.protection.save(self.clock()),
+            policy=self.policy.archive.to_json(),
+            limits=self.publisher.limits.to_json(),
         )
 
     def _restore(self) -> None:
@@ -391,10 +401,12 @@ class ControlPlane:
         if isinstance(saved, SavedState):
             try:
                 served, members = Served.from_json(saved.served), load(saved.members)
+                limits_then = Limits.from_json(saved.limits) if saved.limits else Limits()
                 self.protection.restore(saved.penalties, self.clock())
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 saved = self._store.set_aside(f"not a state of this version: {error!r}")
             else:
+                self.publisher.limits = limits_then
                 self._restore_from(saved, served, members)
         if isinstance(saved, SetAside):
             self.log.error("state_set_aside", reason=saved.reason, file=str(saved.moved_to))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _KEY = ("frontend", "model", "class")
 _LAG_S = 15.0
+_FILE_STATES = ("in_force", "held", "refused")
 _MODES = ("planning", "frozen", "held", "holding_stale")
 
 Sample = tuple[Sequence[str], float | None]
@@ -70,6 +71,8 @@ class Gauges(Collector):
         )
         labels = (policy.revision, policy.content_hash[:12])
         yield gauge("headrace_policy_info", "policy in force", ("revision", "hash"), _one(labels, 1))
+        states: Iterator[Sample] = (((name,), float(name == plane.gate.state)) for name in _FILE_STATES)
+        yield gauge("headrace_policy_file", "what became of the policy file", ("state",), states)
         stamp, sequence = plane.published_at, plane.publisher.served.sequence
         yield gauge("headrace_snapshot_timestamp_seconds", "last publication", (), _one((), stamp))
         yield gauge("headrace_snapshot_sequence", "sequence of the shares", (), _one((), sequence))

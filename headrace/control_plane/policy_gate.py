@@ -49,14 +49,26 @@ class PolicyGate:
         self.error = ""
         """Why the file as it is now is not in force; empty when it is, or is held."""
         self.pending: Pending | None = None
+        self._seen: Policy | PolicyError | None = None
+        """What the file said when it was last judged."""
+
+    @property
+    def state(self) -> str:
+        """What the policy file is now: `in_force`, `held` or `refused`."""
+        return "refused" if self.error else "held" if self.pending else "in_force"
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Take every edit of the file until `stop`."""
-        async for result in watch(self._path, stop, self._in_force()):
-            if isinstance(result, PolicyError):
-                self._refuse(str(result))
-            else:
-                await self._consider(result)
+        async for result in watch(self._path, stop, self._seen or self._in_force()):
+            await self.take(result)
+
+    async def take(self, result: Policy | PolicyError) -> None:
+        """Judge what the file says: refuse it, hold it or put it in force."""
+        self._seen = result
+        if isinstance(result, PolicyError):
+            self._refuse(str(result))
+        else:
+            await self._consider(result)
 
     def accept(self, content_hash: str) -> None:
         """Put the held edit in force. KeyError when none with this beginning of a hash is held."""

@@ -34,23 +34,31 @@ class Served:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for the saved state."""
-        partitions: dict[str, dict[str, Any]] = {}
-        fallback: dict[str, dict[str, Any]] = {}
-        for (frontend, key), partition in sorted(self.partitions.items()):
-            partitions.setdefault(frontend, {})[key] = partition.to_json()
-        for (frontend, key), engines in sorted(self.fallback.items()):
-            fallback.setdefault(frontend, {})[key] = dict(sorted(engines.items()))
-        return {"sequence": self.sequence, "partitions": partitions, "fallback": fallback}
+        partitions = {row: partition.to_json() for row, partition in self.partitions.items()}
+        return {
+            "sequence": self.sequence,
+            "partitions": nested(partitions),
+            "fallback": nested({row: dict(engines) for row, engines in self.fallback.items()}),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Served:
         """Return what `to_json` wrote. Raises ValueError, KeyError or TypeError when it did not."""
         return cls(
             sequence=int(document["sequence"]),
-            partitions={row: Partition.from_json(value) for row, value in _rows(document["partitions"])},
-            fallback={row: dict(value) for row, value in _rows(document["fallback"])},
+            partitions={row: Partition.from_json(value) for row, value in rows(document["partitions"])},
+            fallback={row: dict(value) for row, value in rows(document["fallback"])},
         )
 
 
-def _rows(nested: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[Row, Any]]:
-    return (((frontend, key), value) for frontend, row in nested.items() for key, value in row.items())
+def nested(values: Mapping[Row, Any]) -> dict[str, dict[str, Any]]:
+    """Front-end -> key -> value, as JSON has it."""
+    found: dict[str, dict[str, Any]] = {}
+    for (frontend, key), value in sorted(values.items()):
+        found.setdefault(frontend, {})[key] = value
+    return found
+
+
+def rows(document: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[Row, Any]]:
+    """The pairs of which `nested` made a document."""
+    return (((frontend, key), value) for frontend, row in document.items() for key, value in row.items())

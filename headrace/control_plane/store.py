@@ -33,6 +33,10 @@ class SavedState:
     """As `signals.replicas.dump` writes them."""
     penalties: Mapping[str, Any] = field(default_factory=dict)
     """As `Protection.save` writes them."""
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """The text of the policy that was in force, as `Archive.to_json` writes it."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """As `Limits.to_json` writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,13 @@ class StateStore:
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
+    def peek(self) -> SavedState | None:
+        """Return the saved state of whichever fleet; None when there is none that can be trusted."""
+        try:
+            return _decode(self._path.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def load(self, fleet: str) -> SavedState | SetAside | None:
         """Return the saved state, None when there is none, or what was wrong with the one found."""
         try:
@@ -58,7 +69,7 @@ class StateStore:
         except OSError as error:
             return SetAside(str(error), self._path)
         try:
-            return _decode(raw, fleet)
+            return _of_fleet(fleet, _decode(raw))
         except (ValueError, KeyError, TypeError) as error:
             return self.set_aside(str(error))
 
@@ -93,13 +104,17 @@ def _encode(state: SavedState) -> bytes:
     return json.dumps({"format": FORMAT, "sha256": _digest(body), "state": body}, sort_keys=True).encode()
 
 
-def _decode(raw: bytes, fleet: str) -> SavedState:
+def _of_fleet(fleet: str, state: SavedState) -> SavedState:
+    if state.fleet != fleet:
+        raise ValueError(f"state of fleet {state.fleet!r}, this control plane serves {fleet!r}")
+    return state
+
+
+def _decode(raw: bytes) -> SavedState:
     document = json.loads(raw)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"not a state file of format {FORMAT}")
     body = document["state"]
     if document.get("sha256") != _digest(body):
         raise ValueError("checksum differs: the file is torn or was edited")
-    if body["fleet"] != fleet:
-        raise ValueError(f"state of fleet {body['fleet']!r}, this control plane serves {fleet!r}")
     return SavedState(**body)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headrace.control_plane.rules import host_port
-from headrace.control_plane.served import Row, Served
+from headrace.control_plane.served import Row, Served, nested, rows
 from headrace.policy import EngineSpec, Policy
 from signals.replicas import MembershipView, Replica, ReplicaState
 from xds_server.routing import (
@@ -39,6 +40,21 @@ class Limits:
 
     retries: Mapping[Row, Mapping[str, int]] = field(default_factory=dict)
     requests: Mapping[Row, Mapping[str, int]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for the saved state."""
+        return {"retries": nested(self.retries), "requests": nested(self.requests)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Limits:
+        """Return what `to_json` wrote. Raises ValueError, KeyError, TypeError or AttributeError if it did
+        not."""
+        return cls(*(dict(_limits(document[name])) for name in ("retries", "requests")))
+
+
+def _limits(document: Mapping[str, Any]) -> Iterator[tuple[Row, Mapping[str, int]]]:
+    for row, engines in rows(document):
+        yield row, {str(name): int(number) for name, number in engines.items()}
 
 
 class Tables:

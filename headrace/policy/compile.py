@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headrace.policy import warn
+from headrace.policy.archive import Archive
 from headrace.policy.expand import expand
 from headrace.policy.policy import EngineSpec, KeySpec, Policy, content_hash, meet
 from headrace.policy.schema import (
@@ -25,7 +26,7 @@ from headrace.policy.source import Source
 S = TypeVar("S", bound=Shape)
 
 
-def compile_policy(document: Document, source: Source, files: tuple[str, ...]) -> Policy:
+def compile_policy(document: Document, source: Source, files: tuple[str, ...], archive: Archive) -> Policy:
     """The `Policy` of a document that passed all checks. Warnings are found here."""
     origins = {name: key for key in document.engines for name in expand(key)}
     whole = _normalised(document, origins)
@@ -38,6 +39,7 @@ def compile_policy(document: Document, source: Source, files: tuple[str, ...]) -
         content_hash=content_hash(whole),
         places=source.places,
         files=files,
+        archive=archive,
         origins=origins,
         _by_model=_by_model(engines),
         _denied=_denied(whole.deny, engines),

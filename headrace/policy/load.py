@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
 from pydantic import ValidationError
 
 from headrace.policy import checks
+from headrace.policy.archive import Archive
 from headrace.policy.compile import compile_policy
 from headrace.policy.errors import translate
 from headrace.policy.policy import Policy
@@ -16,20 +19,22 @@ from headrace.policy.schema import Document
 from headrace.policy.source import FAULTY, Source, read
 
 
-def load(path: str | FilePath) -> Policy:
+def load(path: str | FilePath, archive: Archive | None = None) -> Policy:
     """Load a policy file, or a folder whose `*.yaml` files are merged.
 
     Raises `PolicyError` with every problem found. Nothing but the named files (and the profile and
-    token files that they name) is read.
+    token files that they name) is read. With an `archive` the files' texts are those that it holds.
     """
-    source, files = _gather(FilePath(path))
-    files += _read_files(source)
+    path = FilePath(path)
+    source, files = _gather(path, archive)
+    own = tuple(files)
+    files += _read_files(source, path, archive)
     document = _validate(source)
     if document is not None:
         checks.check(document, source)
     if source.problems or document is None:
         raise PolicyError(source.problems, files)
-    return compile_policy(document, source, tuple(files))
+    return compile_policy(document, source, tuple(files), archive or Archive.of(path, own, source.texts))
 
 
 def policy_files(path: FilePath) -> list[FilePath]:
@@ -39,22 +44,23 @@ def policy_files(path: FilePath) -> list[FilePath]:
     return sorted(p for p in path.iterdir() if p.suffix in (".yaml", ".yml") and not p.name.startswith("."))
 
 
-def _gather(path: FilePath) -> tuple[Source, list[str]]:
+def _gather(path: FilePath, archive: Archive | None) -> tuple[Source, list[str]]:
     merged = Source(places={(): Place(str(path), 0)}, readable=True)
     try:
-        files = policy_files(path)
+        files = archive.files(path) if archive else policy_files(path)
     except OSError as error:
         merged.complain((), f"cannot be read: {error.strerror}", "a readable folder")
         return merged, []
     if not files:
         merged.complain((), "the folder has no *.yaml file", "one or more policy files")
     for file in files:
-        _merge(merged, read(file))
+        _merge(merged, read(file, text=archive.text(path, file) if archive else None))
     return merged, [str(file) for file in files]
 
 
 def _merge(into: Source, other: Source) -> None:
     into.problems += other.problems
+    into.texts |= other.texts
     into.readable = into.readable and other.readable
     _merge_maps(into, into.value, other, other.value, ())
     for path, place in other.places.items():
@@ -82,12 +88,17 @@ def _is_section(path: Path) -> bool:
     return len(path) == 1 or (path[:2] == ("network", "rtt_ms") and len(path) <= 3)
 
 
-def _read_files(source: Source) -> list[str]:
+def _read_files(source: Source, path: FilePath, archive: Archive | None) -> list[str]:
     """Put the content of `{file: ...}` of profiles and tokens in its place; returns the files' names."""
     root = source.value
     places: list[Path] = [("profiles", name) for name in _map(root, "profiles")]
     places += [("security", "reports", "tokens")] * ("tokens" in _map(root, "security", "reports"))
-    return [file for path in places if (file := _read_file(source, path, _map(root, *path[:-1])))]
+    known = partial(archive.text, path) if archive else _nothing
+    return [file for place in places if (file := _read_file(source, place, _map(root, *place[:-1]), known))]
+
+
+def _nothing(file: FilePath) -> None:
+    """What is known of a file's text while the disk is to be read."""
 
 
 def _map(value: Any, *keys: str | int) -> dict[str, Any]:
@@ -97,7 +108,9 @@ def _map(value: Any, *keys: str | int) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _read_file(source: Source, path: Path, holder: dict[str, Any]) -> str | None:
+def _read_file(
+    source: Source, path: Path, holder: dict[str, Any], known: Callable[[FilePath], str | None]
+) -> str | None:
     name, value = str(path[-1]), holder[str(path[-1])]
     if not isinstance(value, dict) or not isinstance(value.get("file"), str):
         return None
@@ -105,8 +118,9 @@ def _read_file(source: Source, path: Path, holder: dict[str, Any]) -> str | None
         source.complain(path, "has other keys beside `file`", "only `file`, or the content itself")
         return None
     file = FilePath(source.place((*path, "file")).file).parent / value["file"]
-    inner = read(file, path)
+    inner = read(file, path, known(file))
     source.problems += inner.problems
+    source.texts |= inner.texts
     source.places.update(inner.places)
     holder[name] = inner.value if inner.readable else FAULTY
     return str(file)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, Literal
 
+from headrace.policy.archive import Archive
 from headrace.policy.expand import expand
 from headrace.policy.problems import Path, Place, Problem
 from headrace.policy.schema import (
@@ -112,6 +113,8 @@ class Policy:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Engine -> the name it was written under (`a-{01..04}`)."""
     _by_model: Mapping[str, tuple[EngineSpec, ...]] = field(default_factory=dict, compare=False, repr=False)
+    archive: Archive = field(default=Archive(False, (), {}), compare=False, repr=False)
+    """The text of those files."""
     _denied: Mapping[str, tuple[Deny, ...]] = field(default_factory=dict, compare=False, repr=False)
     _alike: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Front-end -> the first one that eligibility treats alike."""

@@ -47,6 +47,8 @@ class Source:
     problems: list[Problem] = field(default_factory=list)
     readable: bool = False
     """Whether there are values at all; without, nothing can be said of what is missing."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """File -> its text, of every file that was read."""
 
     def place(self, path: Path) -> Place:
         """Where `path`, or its nearest ancestor that is written somewhere, stands."""
@@ -59,16 +61,17 @@ class Source:
         self.problems.append(Problem(at or self.place(path), dotted(path), wrong, expected))
 
 
-def read(file: FilePath, base: Path = (), name: str | None = None) -> Source:
+def read(file: FilePath, base: Path = (), text: str | None = None) -> Source:
     """Read one YAML file into a `Source`; faults are noted in it, never raised.
 
-    `base` is put before every path (a profile in a file of its own lives at `profiles.<name>`), `name`
-    replaces the file's name in messages.
+    `base` is put before every path (a profile in a file of its own lives at `profiles.<name>`). A `text` that
+    is given counts as the file's; nothing is read then.
     """
-    source = Source(places={base: Place(name or str(file), 0)})
-    text = _text(file, source, base)
+    source = Source(places={base: Place(str(file), 0)})
+    text = _text(file, source, base) if text is None else text
     if text is None:
         return source
+    source.texts[str(file)] = text
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:

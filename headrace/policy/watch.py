@@ -25,7 +25,7 @@ _Signature = tuple[str, str]
 
 
 async def watch(
-    path: str | Path, stop: asyncio.Event, current: Policy | None = None
+    path: str | Path, stop: asyncio.Event, current: Policy | PolicyError | None = None
 ) -> AsyncIterator[Policy | PolicyError]:
     """Yield the policy whenever it differs from the last one yielded, or why it cannot be used, until `stop`.
 
