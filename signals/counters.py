@@ -17,7 +17,9 @@ from signals.metrics_codec import Flush
 DEMAND_PREFIX, DEMAND_SUFFIX = "demand.", ".http_local_rate_limit.enabled"
 COMPLETED, RETRIES = "cluster.upstream_rq_completed", "cluster.upstream_rq_retry"
 SENT, CONNECT_FAILURES = "cluster.upstream_rq_total", "cluster.upstream_cx_connect_fail"
-_CLUSTER_COUNTERS = frozenset({COMPLETED, RETRIES, SENT, CONNECT_FAILURES})
+ANSWERED = tuple(f"cluster.upstream_rq_{kind}xx" for kind in (2, 3, 4))
+FAILED = "cluster.upstream_rq_5xx"
+_CLUSTER_COUNTERS = frozenset({COMPLETED, RETRIES, SENT, CONNECT_FAILURES, *ANSWERED, FAILED})
 _ACTIVE, _CONNECT_MS = "cluster.upstream_rq_active", "cluster.upstream_cx_connect_ms"
 _CONNECT_TIME_CONSTANT_S = 300.0
 
@@ -58,6 +60,11 @@ class CounterTrack:
     past: float = 0.0
     """What came before it was first heard of."""
     rate: Average = field(default_factory=Average)
+
+    @property
+    def heard(self) -> float:
+        """What was counted since it was first heard of; never falls."""
+        return self.total - self.past
 
     def update(self, value: float, now: float, time_constant_s: float) -> None:
         """Take the counter's value at `now`."""

@@ -25,9 +25,18 @@ from enum import Enum
 
 from signals.counters import EnvoyCounters
 from signals.metrics_codec import Flush
-from signals.traffic import Answers, EngineTraffic, EnvoyNames, Traffic, add_up, traffic_of
+from signals.traffic import Answers, EngineTraffic, EnvoyNames, Outcomes, Traffic, add_up, past, traffic_of
 
-__all__ = ["Answers", "Demand", "DemandPoint", "DemandState", "DemandView", "EngineTraffic", "EnvoyNames"]
+__all__ = [
+    "Answers",
+    "Demand",
+    "DemandPoint",
+    "DemandState",
+    "DemandView",
+    "EngineTraffic",
+    "EnvoyNames",
+    "Outcomes",
+]
 
 _FORGET_AFTER_S = 3600.0
 
@@ -66,6 +75,8 @@ class DemandView:
     """(front-end, engine)."""
     age_s: Mapping[str, float]
     """front-end -> seconds since its latest flush."""
+    outcomes: Mapping[Pair, Outcomes] = field(default_factory=dict)
+    """(front-end, key)."""
 
 
 @dataclass(slots=True)
@@ -80,21 +91,31 @@ class _Frontend:
     """The Envoys of one front-end, and their sum as long as none has flushed since."""
 
     envoys: dict[str, _Envoy] = field(default_factory=dict)
+    past: Traffic = field(default_factory=Traffic)
+    """What stays of Envoys that were forgotten."""
     demand: Traffic | None = None
     answers: dict[tuple[str, str, str], Answers] = field(default_factory=dict)
     engines: dict[Pair, EngineTraffic] = field(default_factory=dict)
+    outcomes: dict[Pair, Outcomes] = field(default_factory=dict)
 
     def add_up(self, name: str, factors: Mapping[str, float]) -> Traffic:
         """The sum over the Envoys; `factors` by node id where a rate does not count in full."""
         if self.demand is None or factors:
             parts = [(envoy.traffic, factors.get(node, 1.0)) for node, envoy in self.envoys.items()]
-            total = parts[0][0] if len(parts) == 1 and not factors else add_up(parts)
+            alone = len(parts) == 1 and not factors and not self.past.engines and not self.past.outcomes
+            total = parts[0][0] if alone else add_up([*parts, (self.past, 1.0)])
             self.answers = {(name, *pair): found.answers() for pair, found in total.answers.items()}
             self.engines = {(name, engine): found.traffic() for engine, found in total.engines.items()}
+            self.outcomes = {(name, key): found for key, found in total.outcomes.items()}
             # What a factor went into is not kept: factors change with time alone.
             self.demand = None if factors else total
             return total
         return self.demand
+
+    def forget(self, node_id: str) -> None:
+        """Keep of an Envoy what must never fall."""
+        self.past = add_up([(self.past, 1.0), (past(self.envoys.pop(node_id).traffic), 1.0)])
+        self.demand = None
 
 
 class Demand:
@@ -155,8 +176,12 @@ class Demand:
         demand: dict[Pair, DemandPoint] = {}
         answers: dict[tuple[str, str, str], Answers] = {}
         engines: dict[Pair, EngineTraffic] = {}
+        outcomes: dict[Pair, Outcomes] = {}
         ages: dict[str, float] = {}
         for name, frontend in self._frontends.items():
+            if not frontend.envoys:
+                outcomes |= {(name, key): found for key, found in frontend.past.outcomes.items()}
+                continue
             ages[name] = min(now - envoy.heard_at for envoy in frontend.envoys.values())
             total = frontend.add_up(name, self._factors(frontend, ages[name], now))
             for key, found in total.demand.items():
@@ -165,16 +190,14 @@ class Demand:
                     demand[name, key] = DemandPoint(found.rps, found.total, ages[name], state)
             answers |= frontend.answers
             engines |= frontend.engines
-        return DemandView(demand | self._from_saved(demand, ages, now), answers, engines, ages)
+            outcomes |= frontend.outcomes
+        return DemandView(demand | self._from_saved(demand, ages, now), answers, engines, ages, outcomes)
 
     def _forget(self, now: float) -> None:
-        for name, frontend in list(self._frontends.items()):
+        for frontend in self._frontends.values():
             for node_id, envoy in list(frontend.envoys.items()):
                 if now - envoy.heard_at > _FORGET_AFTER_S:
-                    del frontend.envoys[node_id]
-                    frontend.demand = None
-            if not frontend.envoys:
-                del self._frontends[name]
+                    frontend.forget(node_id)
 
     def _factors(self, frontend: _Frontend, frontend_age_s: float, now: float) -> dict[str, float]:
         """What still counts of the rates of Envoys not heard lately, by node id."""

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from signals.counters import COMPLETED, CONNECT_FAILURES, RETRIES, SENT, CounterTrack, EnvoyCounters
+from signals.counters import (
+    ANSWERED,
+    COMPLETED,
+    CONNECT_FAILURES,
+    FAILED,
+    RETRIES,
+    SENT,
+    CounterTrack,
+    EnvoyCounters,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,8 @@ class EnvoyNames:
     """Composite cluster -> (key, engine that is tried first)."""
     members: Mapping[str, str] = field(default_factory=dict)
     """Member cluster -> engine."""
+    sheds: Mapping[str, str] = field(default_factory=dict)
+    """Cluster that refuses what the plan sheds -> key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,27 @@ class EngineTraffic:
     """Requests in flight at the latest flush; None when Envoy does not tell."""
     rtt_ms: float | None
     """Mean TCP connect time (Envoy counts whole ms), None until a connection was opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How requests of one front-end and key ended, since its Envoys were first heard of: these never fall.
+
+    What a client gave up, and what no engine may serve, is in none of them.
+    """
+
+    ok: float = 0.0
+    """Answers below 500, as an engine gave them; a stream that breaks later had begun with 200."""
+    error: float = 0.0
+    """500 and above, of an engine or of Envoy when nobody answered, and 429 of a tripped breaker."""
+    shed: float = 0.0
+    """429 as the plan says."""
+
+    def __add__(self, other: Outcomes) -> Outcomes:
+        return Outcomes(self.ok + other.ok, self.error + other.error, self.shed + other.shed)
+
+
+NOTHING = Outcomes()
 
 
 @dataclass(slots=True)
@@ -107,6 +139,7 @@ class Traffic:
     demand: dict[str, DemandSum] = field(default_factory=dict)
     answers: dict[tuple[str, str], AnswerSum] = field(default_factory=dict)
     engines: dict[str, EngineSum] = field(default_factory=dict)
+    outcomes: dict[str, Outcomes] = field(default_factory=dict)
 
 
 def traffic_of(envoy: EnvoyCounters, names: EnvoyNames) -> Traffic:
@@ -118,6 +151,11 @@ def traffic_of(envoy: EnvoyCounters, names: EnvoyNames) -> Traffic:
     for (metric, cluster), track in envoy.clusters.items():
         if composite := names.composites.get(cluster):
             _count_answers(traffic.answers.setdefault(composite, AnswerSum()), metric, track)
+            _count_outcome(traffic.outcomes, composite[0], _outcome(metric, track))
+        elif shed := names.sheds.get(cluster):
+            _count_outcome(
+                traffic.outcomes, shed, Outcomes(shed=track.heard) if metric == COMPLETED else NOTHING
+            )
         elif engine := names.members.get(cluster):
             _count_attempts(traffic.engines.setdefault(engine, EngineSum()), metric, track)
     for cluster, active in envoy.active.items():
@@ -130,6 +168,19 @@ def traffic_of(envoy: EnvoyCounters, names: EnvoyNames) -> Traffic:
             found.connect_ms += ms_rate.weighted
             found.connects += rate.weighted
     return traffic
+
+
+def _count_outcome(found: dict[str, Outcomes], key: str, more: Outcomes) -> None:
+    if more is not NOTHING:
+        found[key] = found.get(key, NOTHING) + more
+
+
+def _outcome(metric: str, track: CounterTrack) -> Outcomes:
+    """Classes of answers are counted one by one: counters of one flush are read one after the other, so that
+    a difference of two of them could fall."""
+    if metric in ANSWERED:
+        return Outcomes(ok=track.heard)
+    return Outcomes(error=track.heard) if metric == FAILED else NOTHING
 
 
 def _count_answers(found: AnswerSum, metric: str, track: CounterTrack) -> None:
@@ -145,10 +196,19 @@ def _count_attempts(found: EngineSum, metric: str, track: CounterTrack) -> None:
     if metric == SENT:
         found.sent_rps += track.rate.value or 0.0
         found.sent_total += track.total
-        found.sent_heard += track.total - track.past
+        found.sent_heard += track.heard
     elif metric == CONNECT_FAILURES:
         found.connect_failures_total += track.total
-        found.connect_failures_heard += track.total - track.past
+        found.connect_failures_heard += track.heard
+
+
+def past(traffic: Traffic) -> Traffic:
+    """What stays of an Envoy that is gone: what must never fall."""
+    engines = {
+        name: EngineSum(sent_heard=seen.sent_heard, connect_failures_heard=seen.connect_failures_heard)
+        for name, seen in traffic.engines.items()
+    }
+    return Traffic(engines=engines, outcomes=dict(traffic.outcomes))
 
 
 def add_up(parts: Iterable[tuple[Traffic, float]]) -> Traffic:
@@ -168,6 +228,8 @@ def add_up(parts: Iterable[tuple[Traffic, float]]) -> Traffic:
             sum_.retry_total += answers.retry_total
         for engine, seen in part.engines.items():
             _add_engine(total.engines.setdefault(engine, EngineSum()), seen, factor)
+        for key, outcomes in part.outcomes.items():
+            _count_outcome(total.outcomes, key, outcomes)
     return total
 
 

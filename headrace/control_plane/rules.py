@@ -166,4 +166,5 @@ def envoy_names(policy: Policy) -> EnvoyNames:
         members={
             names.member(cls, engine): engine for model, cls in pairs for engine in by_model.get(model, ())
         },
+        sheds={names.shed(model, cls): f"{model}/{cls}" for model, cls in pairs},
     )

@@ -9,7 +9,7 @@ from headrace.envoy_bootstrap import Bootstrap
 from headrace.envoy_process import EnvoyProcess
 from tests.envoy.harness import FLEET, FRONTEND, ControlPlane, Front, Pool, engine
 from tests.envoy.replica import Replica
-from xds_server.routing import TOTAL_WEIGHT
+from xds_server.routing import SHED, TOTAL_WEIGHT
 from xds_server.translate import names
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -37,6 +37,24 @@ async def test_demand_retries_answers_and_connect_times_are_reported(http: aioht
         table = names.ModelNames.of(["chat.large", "chat.small"])
         assert table.demand_key(DEMAND) == ("chat.large", "interactive")
         assert table.composite_key(composite) == ("chat.large", "interactive", "home")
+
+
+async def test_what_fails_and_what_is_shed_is_reported_by_cluster(http: aiohttp.ClientSession) -> None:
+    async with ControlPlane() as control_plane, Replica("home-0") as home:
+        home.answer = home.answer_503
+        pool = Pool({"home": [home]}, {"home": engine("home", outlier_detection=None)})
+        shed = pool.split(traffic_class="batch", entries=((SHED, TOTAL_WEIGHT),))
+        control_plane.push(pool.table(pool.split(), shed))
+        envoy = await control_plane.start_envoy("failing")
+        front = Front(envoy, http)
+        for _ in range(3):
+            assert (await front.chat()).status == 503
+        for _ in range(4):
+            assert (await front.chat(listener="internal")).status == 429
+        composite = names.composite("chat.large", "interactive", "home")
+        refused = names.shed("chat.large", "batch")
+        await control_plane.flushed("failing", "cluster.upstream_rq_5xx", composite, 3)
+        await control_plane.flushed("failing", "cluster.upstream_rq_completed", refused, 4)
 
 
 async def test_what_happens_while_nobody_listens_is_reported_afterwards(http: aiohttp.ClientSession) -> None:

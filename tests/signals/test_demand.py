@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from signals.demand import Demand, DemandState, EnvoyNames
+from signals.demand import Demand, DemandState, EnvoyNames, Outcomes
 from signals.metrics_codec import Flush, Point
 
 KEY = "meta-llama/Llama-3.3-70B-Instruct/interactive"
 SPELLING = "meta-llama/Llama-3_3-70B-Instruct/interactive"
+SHED = f"shed/{SPELLING}"
 COMPOSITE = f"{SPELLING}/us-h100"
 NAMES = EnvoyNames(
     keys={SPELLING: KEY},
     composites={COMPOSITE: (KEY, "us-h100")},
     members={"interactive/us-h100": "us-h100", "batch/us-h100": "us-h100"},
+    sheds={SHED: KEY},
 )
 
 
@@ -162,3 +164,48 @@ def test_answers_retries_and_engine_traffic_come_from_the_clusters(demand):
 def test_distance_is_unknown_until_a_connection_was_opened(demand):
     demand.observe("us", "a", flush(0, Point("cluster.upstream_rq_total", "batch/us-h100", 1.0)), 0.0)
     assert demand.view(0.0).engines["us", "us-h100"].rtt_ms is None
+
+
+def ended(answered: float, failed: float = 0.0, shed: float = 0.0) -> Flush:
+    """A flush of an Envoy that has counted so many outcomes."""
+    half = answered / 2
+    return flush(
+        answered + failed + shed,
+        Point("cluster.upstream_rq_completed", COMPOSITE, answered + failed),
+        Point("cluster.upstream_rq_2xx", COMPOSITE, half),
+        Point("cluster.upstream_rq_4xx", COMPOSITE, answered - half),
+        Point("cluster.upstream_rq_5xx", COMPOSITE, failed),
+        Point("cluster.upstream_rq_completed", SHED, shed),
+        Point("cluster.upstream_rq_5xx", SHED, shed),
+    )
+
+
+def test_outcomes_count_from_when_an_envoy_was_first_heard(demand):
+    demand.observe("us", "a", ended(1000.0, failed=10.0, shed=5.0), 0.0)
+    assert demand.view(0.0).outcomes["us", KEY] == Outcomes(0.0, 0.0, 0.0)
+    demand.observe("us", "a", ended(1100.0, failed=12.0, shed=9.0), 5.0)
+    assert demand.view(5.0).outcomes["us", KEY] == Outcomes(ok=100.0, error=2.0, shed=4.0)
+
+
+def test_outcomes_never_fall_when_an_envoy_is_forgotten_or_comes_back(demand):
+    seen = []
+
+    def look(now: float) -> None:
+        seen.append(demand.view(now).outcomes["us", KEY].ok)
+
+    for now in range(0, 101, 5):
+        demand.observe("us", "a", ended(50.0 * now), now)
+        demand.observe("us", "b", ended(10.0 * now), now)
+        look(now)
+    for now in range(105, 4000, 60):  # "a" is silent until it is forgotten
+        demand.observe("us", "b", ended(10.0 * now), now)
+        look(now)
+    for now in range(4000, 4100, 5):
+        demand.observe("us", "a", ended(50.0 * now), now)
+        look(now)
+    look(10_000)  # both forgotten
+    demand.observe("us", "c", ended(7.0), 10_005.0)
+    look(10_005)
+    assert seen == sorted(seen)
+    # What "a" counted while nobody listened for over an hour is not in it, and nothing is in it twice.
+    assert seen[-1] == 50.0 * 100 + 10.0 * 3945 + 50.0 * 95
