@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ import click
 from headrace.policy import PolicyError, load
 from headrace.problem import PlanningRules
 from headrace.state_file import FleetState, StateError
-from optimizer import POLICIES, Problem, ProblemError
+from optimizer import POLICIES, Correction, Problem, ProblemError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +24,8 @@ class Offline:
     rules: PlanningRules
     problem: Problem
     policy_name: str
+    corrections: Mapping[str, Correction]
+    """engine -> what was learned of it, by the state; only where it changes a profile."""
 
 
 def offline_options(function: F) -> F:
@@ -74,4 +76,7 @@ def read(
     except (PolicyError, StateError, ProblemError) as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
-    return Offline(rules, problem, policy_name or policy.planning.policy)
+    corrections = {
+        name: engine.correction for name, engine in state.engines.items() if not engine.correction.neutral
+    }
+    return Offline(rules, problem, policy_name or policy.planning.policy, corrections)

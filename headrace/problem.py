@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from headrace.policy import Eligibility, EngineSpec, KeySpec, Policy
 from headrace.policy.schema import ParametricProfile, Slo, TableProfile
 from headrace.policy.schema import ProfileFields as PolicyProfile
-from optimizer import Engine, Key, Problem, ProblemError, Profile, Shares
+from optimizer import Correction, Engine, Key, Problem, ProblemError, Profile, Shares
+from optimizer.errors import check_number
 
 DEFAULT_OUTPUT_TOKENS = 200.0
 """Mean answer length when neither the class nor a profile's reference says one."""
+
+LEAST_CAPACITY = 0.5
+"""Part of an engine's capacity within SLOs that no correction takes away."""
 
 DISPERSION = 4.0
 """Index of dispersion of request arrivals assumed by `max_utilization: auto`."""
@@ -30,6 +34,17 @@ class EngineState:
     """Replicas that take traffic; a ramping one counts in part."""
     penalty: float = 1.0
     """(0, 1]: factor on capacity and curve, from outlier scores."""
+    tbot_factor: float = 1.0
+    """Learned: TBOT over the profile's."""
+    load_factor: float = 1.0
+    """Learned: load at which a latency is reached, over the profile's; capacity likewise."""
+    ttft_offset_ms: float = 0.0
+    """Learned: TTFT above the profile's."""
+
+    @property
+    def correction(self) -> Correction:
+        """What was learned, as the optimizer's."""
+        return Correction(self.tbot_factor, self.load_factor, self.ttft_offset_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,8 @@ class PlanningRules:
     engines: Mapping[str, Engine]
     """Every engine with no replicas; `max_utilization: auto` still at its least."""
     keys: Mapping[str, Key]
+    _corrected: dict[str, tuple[Correction, Engine]] = field(default_factory=dict, compare=False, repr=False)
+    """engine -> the latest correction, and what it made of the engine."""
 
     @classmethod
     def of(cls, policy: Policy) -> PlanningRules:
@@ -125,6 +142,7 @@ class PlanningRules:
         out = {}
         for name, fixed in self.engines.items():
             spec, state = self.policy.engines[name], states[name]
+            fixed = self.corrected(name, state.correction)
             utilization = fixed.max_utilization
             if spec.max_utilization == "auto":
                 utilization = auto_utilization(self._expected_load(spec, states, demand))
@@ -137,6 +155,25 @@ class PlanningRules:
                 slo_capacity_rps=fixed.slo_capacity_rps,
             )
         return out
+
+    def corrected(self, name: str, correction: Correction) -> Engine:
+        """The engine with the profile as learned; its capacity is at least half, at most all of the policy's.
+
+        ProblemError for a correction that no profile can take, by its path in the state.
+        """
+        fixed = self.engines[name]
+        if correction.neutral:
+            return fixed
+        if (known := self._corrected.get(name)) and known[0] == correction:
+            return known[1]
+        check_number(f"engines.{name}.tbot_factor", correction.tbot_factor, above=True)
+        check_number(f"engines.{name}.load_factor", correction.load_factor, low=0.1, high=1.0)
+        check_number(f"engines.{name}.ttft_offset_ms", correction.ttft_offset_ms, low=-math.inf)
+        curve = correction.apply(fixed.profile)
+        limit = _corrected_limit(self.policy, fixed, name, curve)
+        engine = replace(fixed, profile=curve, slo_capacity_rps=limit)
+        self._corrected[name] = (correction, engine)
+        return engine
 
     def _expected_load(
         self, spec: EngineSpec, states: Mapping[str, EngineState], demand: Mapping[str, Mapping[str, float]]
@@ -262,20 +299,34 @@ def _slo_limits(policy: Policy, profiles: Mapping[str, Profile]) -> dict[str, fl
     limits: dict[str, float | None] = {}
     for name, spec in policy.engines.items():
         limit = math.inf
-        for key in policy.key_specs.values():
-            if key.model != spec.model or (
-                spec.classes is not None and key.traffic_class not in spec.classes
-            ):
-                continue
-            slos = strictest(key.ttft_slo_ms), strictest(key.tbot_slo_ms)
-            if slos == (None, None):
-                continue
+        for slos in _slos(policy, spec):
             item = (spec.profile_name, *slos)
             if item not in found:
                 found[item] = profiles[spec.profile_name].capacity_for(ttft_ms=slos[0], tbot_ms=slos[1])
             limit = min(limit, found[item])
         limits[name] = limit if math.isfinite(limit) else None
     return limits
+
+
+def _slos(policy: Policy, spec: EngineSpec) -> set[tuple[float | None, float | None]]:
+    """The strictest (TTFT, TBOT) of every class that the policy lets on an engine, where it has any."""
+    mine = (
+        key
+        for key in policy.key_specs.values()
+        if key.model == spec.model and (spec.classes is None or key.traffic_class in spec.classes)
+    )
+    return {(strictest(key.ttft_slo_ms), strictest(key.tbot_slo_ms)) for key in mine} - {(None, None)}
+
+
+def _corrected_limit(policy: Policy, fixed: Engine, name: str, curve: Profile) -> float | None:
+    """SLO capacity of a corrected curve, within [`LEAST_CAPACITY`, 1] of the policy's.
+
+    What is learned neither closes an engine, which would then never be heard of again, nor makes it larger.
+    """
+    if fixed.slo_capacity_rps is None:
+        return None
+    found = (curve.capacity_for(ttft_ms=t, tbot_ms=b) for t, b in _slos(policy, policy.engines[name]))
+    return min(fixed.slo_capacity_rps, max(LEAST_CAPACITY * fixed.slo_capacity_rps, min(found)))
 
 
 def strictest(slo: Slo | None) -> float | None:

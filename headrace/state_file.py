@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 
 from headrace.problem import EngineState
 
+_ENGINE_FIELDS = tuple(field.name for field in fields(EngineState))
 SECTIONS = ("demand_rps", "network_ms", "engines", "previous_shares")
 
 
@@ -95,11 +96,10 @@ class FleetState:
     def _engine_rows(self) -> dict[str, dict[str, float]]:
         rows: dict[str, dict[str, float]] = self._numbers("engines", 2)
         for name, row in rows.items():
-            unknown = sorted(set(row) - {"ready_replicas", "penalty"})
+            unknown = sorted(set(row) - set(_ENGINE_FIELDS))
             if unknown:
-                raise StateError(
-                    f"{self.source}: engines.{name}.{unknown[0]}: unknown; expected ready_replicas, penalty"
-                )
+                expected = ", ".join(_ENGINE_FIELDS)
+                raise StateError(f"{self.source}: engines.{name}.{unknown[0]}: unknown; expected {expected}")
         return rows
 
     def changed(self, changes: Sequence[str]) -> FleetState:

@@ -114,6 +114,13 @@ class Correction:
         """Whether it leaves profiles as they are."""
         return (self.tbot_factor, self.load_factor, self.ttft_offset_ms) == (1.0, 1.0, 0.0)
 
+    @property
+    def text(self) -> str:
+        """What it does to a profile, for an operator."""
+        return (
+            f"TBOT ×{self.tbot_factor:.2f}, load ×{self.load_factor:.2f}, TTFT {self.ttft_offset_ms:+.0f} ms"
+        )
+
     def freeze(self, frozen: bool = True) -> Correction:
         """The same correction, deaf to samples or listening again."""
         return dataclasses.replace(self, frozen=frozen)

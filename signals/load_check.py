@@ -94,14 +94,14 @@ class LoadCheck:
 
     def _judge_engine(self, replicas: tuple[Replica, ...], load: EngineLoad | None, now: float) -> None:
         judged = [replica for replica in replicas if replica.presence is Presence.REPORTING]
-        taking = sum(replica.penalty for replica in replicas if replica.ready) or 1.0
+        taking = sum(replica.part for replica in replicas if replica.ready) or 1.0
         known = sum(_held(replica, now) or 0.0 for replica in judged)
         unknown = (load.active - known) if load and load.active is not None else 0.0
         for replica in judged:
             watch = self._watches.get(replica.key)
             if watch is None or watch.incarnation != replica.incarnation:
                 watch = self._watches[replica.key] = _Watch(replica.incarnation)
-            sent_rps = load.sent_rps * replica.penalty / taking if load and replica.ready else 0.0
+            sent_rps = load.sent_rps * replica.part / taking if load and replica.ready else 0.0
             self._judge(watch, replica, sent_rps, unknown, now)
 
     def _judge(self, watch: _Watch, replica: Replica, sent_rps: float, unknown: float, now: float) -> None:

@@ -250,6 +250,15 @@ class Membership:
         self._settle_addresses()
         self._publish()
 
+    def ramp(self, parts: Mapping[ReplicaKey, float]) -> None:
+        """Take what the replicas that are new count for, (0, 1]; all others count in full."""
+        for record in self._all():
+            part = parts.get(record.replica.key, 1.0)
+            if record.replica.ramp != part:
+                self._change(record, ramp=part)
+                self._dirty = True
+        self._publish()
+
     def accept_wave(self) -> None:
         """An operator means it: every held replica leaves as it said."""
         for record in self._all():

@@ -87,6 +87,8 @@ class Replica:
     """DRAINING or DOWN when it says so amid a wave that is not believed; `state` stays READY."""
     penalty: float = 1.0
     """Fraction of a healthy replica's traffic, in (0, 1]."""
+    ramp: float = 1.0
+    """What it counts for while it is new, in (0, 1]."""
     count: int = 1
     """Replicas behind this address (a gateway stands for several)."""
 
@@ -99,6 +101,11 @@ class Replica:
     def ready(self) -> bool:
         """Takes new requests."""
         return not self.quarantined and self.state is ReplicaState.READY
+
+    @property
+    def part(self) -> float:
+        """Its traffic as a fraction of that of a healthy replica that is not new."""
+        return self.penalty * self.ramp
 
     def age_s(self, now: float) -> float | None:
         """Seconds since the latest sample, None without one."""

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 
 from headrace.admin.actions import action_routes, same_host
 from headrace.control_plane import observations
+from optimizer import Correction
 from signals.replicas import Presence
 from xds_server.status import ClientStatus
 
@@ -124,6 +125,7 @@ def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
             "ready_replicas": members.ready_count(name),
             "penalty": penalties[name].value if name in penalties else 1.0,
             "penalty_reason": penalties[name].explanation if name in penalties else "",
+            "learning": _learned(plane, name),
             "load_mismatch": plane.protection.mismatch.get(name),
             "load_rps": plan.engines[name].load_rps if plan and name in plan.engines else None,
             "capacity_rps": plan.engines[name].capacity_rps if plan and name in plan.engines else None,
@@ -137,6 +139,7 @@ def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
                     "silent": replica.presence is Presence.SILENT,
                     "quarantined": replica.quarantined,
                     "penalty": replica.penalty,
+                    "ramp": replica.ramp,
                     "penalty_reason": of_replicas[replica.key].explanation
                     if replica.key in of_replicas
                     else "",
@@ -151,6 +154,32 @@ def _engines(plane: ControlPlane, now: float) -> dict[str, Any]:
             ],
         }
         for name, spec in plane.policy.engines.items()
+    }
+
+
+def _learned(plane: ControlPlane, engine: str) -> dict[str, Any] | None:
+    """How an engine's profile is corrected, what was learned since, and why nothing more is; None before the
+    first round."""
+    found = plane.learner.known().get(engine)
+    if found is None:
+        return None
+    mode = plane.policy.engines[engine].learning
+    used = Correction() if mode == "ignore" else found.used
+    return {
+        "mode": mode,
+        "paused": found.paused,
+        "served_s": found.served_s,
+        "used": _factors(used),
+        "learned": _factors(found.correction),
+        "text": "" if used.neutral else used.text,
+    }
+
+
+def _factors(correction: Correction) -> dict[str, float]:
+    return {
+        "tbot_factor": correction.tbot_factor,
+        "load_factor": correction.load_factor,
+        "ttft_offset_ms": correction.ttft_offset_ms,
     }
 
 

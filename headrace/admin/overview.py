@@ -54,7 +54,9 @@ def _engines(status: Mapping[str, Any]) -> Table:
             ", ".join(f"{number} {state}" for state, number in sorted(others.items())),
             *(_number(engine[field]) for field in ("load_rps", "capacity_rps", "price_ms")),
             f"{engine['penalty']:.2f}",
-            engine["penalty_reason"] if engine["penalty"] != 1 else "",
+            engine["penalty_reason"]
+            if engine["penalty"] != 1
+            else (engine["learning"] or {}).get("text", ""),
         )
     return table
 

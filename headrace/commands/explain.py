@@ -62,6 +62,8 @@ def _check(given: Offline, frontend: str | None, key: str | None, engines: tuple
 
 def _engine(given: Offline, result: Plan, name: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"engine": name, **dataclasses.asdict(result.engines[name])}
+    if name in given.corrections:
+        entry["correction"] = given.corrections[name].text
     if given.policy_name == "global":
         low, high = engine_price_range(given.problem, name)
         entry["price_low_ms"], entry["price_high_ms"] = low, high
@@ -74,6 +76,8 @@ def _engine_text(entry: dict[str, Any]) -> str:
         f"{entry['engine']}: {entry['load_rps']:.2f} of {entry['capacity_rps']:.2f} work/s,"
         f" TTFT {entry['ttft_ms']:.1f} ms, TBOT {entry['tbot_ms']:.1f} ms, price {entry['price_ms']:.1f} ms"
     )
+    if "correction" in entry:
+        text += f", profile corrected by reports: {entry['correction']}"
     if "price_low_ms" not in entry:
         return text
     if entry["price_high_ms"] - entry["price_low_ms"] > 1.0:

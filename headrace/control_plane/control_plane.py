@@ -19,6 +19,7 @@ from headrace.control_plane.collector import SETTLE_EVERY_S, settle
 from headrace.control_plane.config import ServeConfig
 from headrace.control_plane.enforce import enforce
 from headrace.control_plane.gauges import Gauges
+from headrace.control_plane.learning import Learner, Observed
 from headrace.control_plane.limits import limits
 from headrace.control_plane.persistence import Persistence
 from headrace.control_plane.planner import Planner
@@ -26,6 +27,7 @@ from headrace.control_plane.policy_gate import PolicyGate
 from headrace.control_plane.ports import listening
 from headrace.control_plane.protection import Protection
 from headrace.control_plane.publisher import Publisher
+from headrace.control_plane.ramp import Ramps
 from headrace.control_plane.rotation import rotated
 from headrace.control_plane.rounds import Inputs, Round, moves_under
 from headrace.control_plane.served import Served
@@ -81,6 +83,8 @@ class ControlPlane:
         self.membership = Membership(on_change=self._on_members, on_event=self.telemetry.member)
         self.traffic = Traffic(policy, clock)
         self.protection = Protection(self.membership, policy.protection.penalties)
+        self.learner = Learner()
+        self._ramps = Ramps()
         self.xds = XdsServer(
             clock=clock,
             admission=rules.envoy_admission(policy, config),
@@ -211,6 +215,7 @@ class ControlPlane:
         while True:
             await self._members_changed.wait()
             self._members_changed.clear()
+            self._ramp()
             if self.ready:
                 self.persistence.changed()
                 self.publisher.publish()
@@ -229,9 +234,18 @@ class ControlPlane:
 
     def _judge_members(self) -> None:
         now = self.clock()
-        self.protection.update(self.rules, self.traffic.view(), now)
+        self.protection.update(self.rules, self.traffic.view(), now, self.learner.corrections(self.rules))
+        self._ramp()
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
         self._sources.penalised(self.protection.penalised(now))
+
+    def _ramp(self) -> None:
+        """New replicas count for a part of the others while there are others and capacity is not short."""
+        engines = self.policy.engines
+        members = self.membership.view()
+        short = observations.short_of_capacity(self.policy, self.publisher.served)
+        parts = self._ramps.update(members, lambda name: engines[name].protection.ramp, short, self.clock())
+        self.membership.ramp(parts)
 
     # ---- rounds: shares when it pays ----------------------------------------------------------------
 
@@ -271,13 +285,25 @@ class ControlPlane:
         """engine -> ready replicas and penalty, now."""
         penalties = self.protection.engine_penalties(self.clock())
         values = {name: penalty.value for name, penalty in penalties.items()}
-        return observations.engine_states(self.policy, self.membership.view(), values)
+        corrections = self.learner.corrections(self.rules)
+        return observations.engine_states(self.policy, self.membership.view(), values, corrections)
 
     def _inputs(self) -> Inputs | None:
         """What to plan from; None while every reporter is silent, when the last shares stay."""
         if self.ready and observations.all_silent(self.membership.view()):
             return None
+        self._learn()
         return self._known()
+
+    def _learn(self) -> None:
+        now = self.clock()
+        seen = Observed(
+            members=self.membership.view(),
+            traffic=self.traffic.view(),
+            penalties=self.protection.engine_penalties(now),
+            mismatch=self.protection.mismatch,
+        )
+        self.learner.update(self.rules, seen, now)
 
     def _known(self) -> Inputs:
         """What is known now."""
@@ -289,6 +315,7 @@ class ControlPlane:
             served=self.publisher.served,
             planning_policy=self.config.planning_policy,
             held_s=self.clock() - self._served_since,
+            unknown=self.learner.unknown(),
         )
 
     def _take(self, found: Round, inputs: Inputs, trigger: str) -> bool:
@@ -302,6 +329,8 @@ class ControlPlane:
         if found.plan is None:  # a quiet round: the last plan is still what explains the shares
             last = self.last_round
             self.last_round = replace(found, plan=last.plan, problem=last.problem) if last else found
+            if found.served is not found.base:
+                self._serve(found.served)
             return True
         self.last_round = found
         before = self.publisher.limits
@@ -390,6 +419,7 @@ class ControlPlane:
             demand_rps=self.traffic.smoothed(),
             members=dump(self.membership.view()),
             penalties=self.protection.save(self.clock()),
+            learned=self.learner.save(),
             policy=self.policy.archive.to_json(),
             limits=self.publisher.limits.to_json(),
         )
@@ -403,6 +433,7 @@ class ControlPlane:
                 served, members = Served.from_json(saved.served), load(saved.members)
                 limits_then = Limits.from_json(saved.limits) if saved.limits else Limits()
                 self.protection.restore(saved.penalties, self.clock())
+                self.learner.restore(saved.learned)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 saved = self._store.set_aside(f"not a state of this version: {error!r}")
             else:

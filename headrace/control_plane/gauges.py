@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace import __version__
-from optimizer import SHED, Plan
+from optimizer import SHED, Correction, Plan
 from signals.engine_signals import engine_signal
 from signals.readings import Signal
 from signals.replicas import Presence, Replica
@@ -59,6 +59,7 @@ class Gauges(Collector):
             self._shares,
             self._plan,
             self._replicas,
+            self._learned,
             self._signals,
         ):
             yield from part()
@@ -175,6 +176,25 @@ class Gauges(Collector):
         yield gauge("headrace_engine_load_mismatch_ratio", "reported over sent", ("engine",), mismatch)
         ages: Iterator[Sample] = (((name,), _oldest(replicas, now)) for name, replicas in members.items())
         yield gauge("headrace_engine_report_age_seconds", "of the oldest report", ("engine",), ages)
+
+    def _learned(self) -> Iterator[Metric]:
+        """How plans correct profiles, as factors and as an offset."""
+        plane = self._plane
+        used = {name: Correction() for name in plane.policy.engines} | plane.learner.corrections(plane.rules)
+        ratios: Iterator[Sample] = (
+            ((name, parameter), value)
+            for name, found in used.items()
+            for parameter, value in (("tbot", found.tbot_factor), ("load", found.load_factor))
+        )
+        labels = ("engine", "parameter")
+        yield gauge("headrace_engine_correction_ratio", "learned over profile, as planned", labels, ratios)
+        offsets: Iterator[Sample] = (((n,), found.ttft_offset_ms / 1000) for n, found in used.items())
+        name = "headrace_engine_correction_ttft_seconds"
+        yield gauge(name, "learned offset of TTFT, as planned", ("engine",), offsets)
+        learning: Iterator[Sample] = (
+            ((n,), float(not found.paused)) for n, found in plane.learner.known().items()
+        )
+        yield gauge("headrace_engine_learning", "1 while reports are learned from", ("engine",), learning)
 
     def _signals(self) -> Iterator[Metric]:
         members, now = self._plane.membership.view().engines, self._plane.clock()

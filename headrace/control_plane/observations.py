@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
+from headrace.control_plane.served import Served
 from headrace.policy import Policy
 from headrace.problem import EngineState
+from optimizer import SHED, Correction
 from signals.demand import DemandView
 from signals.replicas import MembershipView, Presence
 
 _LEAST_PENALTY = 1e-3
+_NEUTRAL = Correction()
+_ALWAYS = ("ready_replicas", "penalty")
+"""What the state file says of every engine."""
 
 
 def demand_rps(policy: Policy, view: DemandView) -> dict[str, dict[str, float]]:
@@ -24,22 +30,33 @@ def demand_rps(policy: Policy, view: DemandView) -> dict[str, dict[str, float]]:
 
 
 def engine_states(
-    policy: Policy, members: MembershipView, penalties: Mapping[str, float]
+    policy: Policy,
+    members: MembershipView,
+    penalties: Mapping[str, float],
+    corrections: Mapping[str, Correction] | None = None,
 ) -> dict[str, EngineState]:
-    """engine -> ready replicas and penalty: the engine's own, times the mean of its replicas'."""
-    return {
-        name: EngineState(
-            float(members.ready_count(name)),
-            max(_LEAST_PENALTY, penalties.get(name, 1.0) * _replica_penalty(members, name)),
+    """engine -> ready replicas, new ones in part; its own penalty times the mean of its replicas'; and how
+    its profile is corrected."""
+    found = {}
+    for name in policy.engines:
+        ready, penalty = _replicas(members, name)
+        correction = (corrections or {}).get(name, _NEUTRAL)
+        found[name] = EngineState(
+            ready,
+            max(_LEAST_PENALTY, penalties.get(name, 1.0) * penalty),
+            tbot_factor=correction.tbot_factor,
+            load_factor=correction.load_factor,
+            ttft_offset_ms=correction.ttft_offset_ms,
         )
-        for name in policy.engines
-    }
+    return found
 
 
-def _replica_penalty(members: MembershipView, engine: str) -> float:
+def _replicas(members: MembershipView, engine: str) -> tuple[float, float]:
+    """An engine's ready replicas, a ramping one in part, and the mean of their penalties."""
     ready = [replica for replica in members.engines.get(engine, ()) if replica.ready]
-    total = sum(replica.count for replica in ready)
-    return sum(replica.count * replica.penalty for replica in ready) / total if total else 1.0
+    total = sum(replica.count * replica.ramp for replica in ready)
+    healthy = sum(replica.count * replica.part for replica in ready)
+    return total, healthy / total if total else 1.0
 
 
 def all_silent(members: MembershipView) -> bool:
@@ -67,6 +84,16 @@ def without_replicas(policy: Policy, members: MembershipView) -> frozenset[str]:
     )
 
 
+def short_of_capacity(policy: Policy, served: Served) -> frozenset[str]:
+    """Engines of the models of which anything is shed."""
+    models = {
+        key.rpartition("/")[0]
+        for (_, key), partition in served.partitions.items()
+        if any(name == SHED for name, _ in partition.entries)
+    }
+    return frozenset(name for name, spec in policy.engines.items() if spec.model in models)
+
+
 def state_file(
     policy: Policy,
     demand: Mapping[str, Mapping[str, float]],
@@ -81,7 +108,11 @@ def state_file(
             for frontend in policy.frontends
         },
         "engines": {
-            name: {"ready_replicas": state.ready_replicas, "penalty": state.penalty}
+            name: {
+                field: value
+                for field, value in asdict(state).items()
+                if field in _ALWAYS or not state.correction.neutral
+            }
             for name, state in engines.items()
         },
         "previous_shares": {f: {k: dict(r) for k, r in rows.items()} for f, rows in shares.items()},

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from headrace.policy import Policy
 from headrace.policy.schema.protection import Penalties
 from headrace.problem import PlanningRules
-from optimizer import Profile
+from optimizer import Correction, Profile
 from signals.demand import DemandView
 from signals.load_check import EngineLoad, LoadCheck
 from signals.membership import Membership
@@ -78,14 +78,24 @@ class Protection:
         """Judge by other thresholds from now on."""
         self._replicas.settings = self._engines.settings = _settings(settings)
 
-    def update(self, rules: PlanningRules, view: DemandView, now: float) -> None:
-        """Judge everything that reports, and tell the membership."""
+    def update(
+        self,
+        rules: PlanningRules,
+        view: DemandView,
+        now: float,
+        corrections: Mapping[str, Correction] | None = None,
+    ) -> None:
+        """Judge everything that reports, and tell the membership.
+
+        `corrections`: what was learned of engines. It excuses and never accuses: predicted is the slower of
+        the profile and the corrected profile.
+        """
         members = self._membership.view()
         enabled = rules.policy.protection.penalties.enabled
         verdict = self._load_check.check(members, _engine_loads(view), now)
         self.mismatch = verdict.mismatch
         if enabled:
-            self._observe(rules, members, now)
+            self._observe(rules, members, now, corrections or {})
         self._replicas.update(now)
         self._engines.update(now)
         penalties = self._replicas.penalties(now)
@@ -171,30 +181,39 @@ class Protection:
                 return process_of(found)
         raise KeyError(f"{engine}/{replica}")
 
-    def _observe(self, rules: PlanningRules, members: MembershipView, now: float) -> None:
+    def _observe(
+        self,
+        rules: PlanningRules,
+        members: MembershipView,
+        now: float,
+        corrections: Mapping[str, Correction],
+    ) -> None:
         seen = {process_of(replica) for found in members.engines.values() for replica in found}
         self._replicas.retain(seen)
         self._engines.retain(set(rules.policy.engines))
         self._loads = {key: load for key, load in self._loads.items() if key in seen}
         for engine, replicas in members.engines.items():
             if engine in rules.policy.engines:
-                self._observe_engine(rules, engine, replicas, now)
+                learned = rules.corrected(engine, corrections.get(engine, Correction())).profile
+                self._observe_engine(rules, engine, replicas, learned, now)
 
     def _observe_engine(
-        self, rules: PlanningRules, engine: str, replicas: tuple[Replica, ...], now: float
+        self, rules: PlanningRules, engine: str, replicas: tuple[Replica, ...], learned: Profile, now: float
     ) -> None:
         profile, tokens = rules.engines[engine].profile, _tokens(rules, engine)
         residuals = []
         for replica in replicas:
             if _failing(replica, now):
                 self._replicas.fail(process_of(replica), engine, now)
-            if (found := self._residual(replica, profile, tokens, now)) is not None:
+            if (found := self._residual(replica, profile, learned, tokens, now)) is not None:
                 residuals.append(found)
                 self._replicas.observe(process_of(replica), engine, found, now)
         if residuals:
             self._engines.observe(engine, rules.policy.engines[engine].model, median(residuals), now)
 
-    def _residual(self, replica: Replica, profile: Profile, tokens: float, now: float) -> float | None:
+    def _residual(
+        self, replica: Replica, profile: Profile, learned: Profile, tokens: float, now: float
+    ) -> float | None:
         """Observed over predicted latency of a replica at its own load; None where that says nothing."""
         rps = replica.value(Signal.REQUESTS_PER_S, now)
         ttft, tbot = replica.value(Signal.TTFT_MEAN_MS, now), replica.value(Signal.TBOT_MEAN_MS, now)
@@ -206,7 +225,11 @@ class Protection:
         if load.rps < _LEAST_RPS or expected_at >= profile.capacity_rps or not ttft:
             return None
         observed = ttft + tokens * (tbot or 0.0)
-        predicted = profile.ttft_ms(expected_at) + (tokens * profile.tbot_ms(expected_at) if tbot else 0.0)
+        curves = (profile,) if learned is profile else (profile, learned)
+        predicted = max(
+            curve.ttft_ms(expected_at) + (tokens * curve.tbot_ms(expected_at) if tbot else 0.0)
+            for curve in curves
+        )
         return observed / predicted if predicted > 0 else None
 
 

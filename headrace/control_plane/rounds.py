@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.control_plane.enforce import allowed, enforce, nearest
+from headrace.control_plane.exploration import explored_shares
 from headrace.control_plane.served import Row, Served
 from headrace.problem import EngineState, PlanningRules
-from optimizer import SHED, Decision, Outcome, Partition, Plan, Problem, ProblemError, Warm, replan
+from optimizer import SHED, Decision, Outcome, Partition, Plan, Problem, ProblemError, Shares, Warm, replan
 
 
 class Result(StrEnum):
@@ -40,6 +41,8 @@ class Inputs:
     """For how long the shares have been served as they are."""
     stepwise: bool = True
     """Whether `guards.max_step` bounds what moves in this round."""
+    unknown: frozenset[str] = frozenset()
+    """Engines that have never served, to be tried with a trickle where they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,18 @@ def plan_round(inputs: Inputs, warm: Warm) -> Round:
     decision = _verdict(found.decision, name)
     if found.plan is None or not decision.publish:
         result = Result.UNCHANGED if decision.outcome is Outcome.UNCHANGED else Result.NOT_WORTH
-        return Round(result, base, base, found.plan, decision, problem)
-    served = _serve(inputs, found.plan)
+        served = _explored(inputs, problem) if name == "global" else base
+        result = result if served is base else Result.PUBLISHED
+        return Round(result, base, served, found.plan, decision, problem, _moved(inputs, served))
+    served = _serve(inputs, problem, found.plan)
     if served is base:
         return Round(Result.UNCHANGED, base, base, found.plan, decision, problem)
     result = Result.GUARDED if warm.unfinished else Result.PUBLISHED
-    moved = moved_demand(base, served, inputs.demand_rps)
-    return Round(result, base, served, found.plan, decision, problem, moved)
+    return Round(result, base, served, found.plan, decision, problem, _moved(inputs, served))
+
+
+def _moved(inputs: Inputs, served: Served) -> float:
+    return moved_demand(inputs.served, served, inputs.demand_rps)
 
 
 def _verdict(decision: Decision, name: str) -> Decision:
@@ -101,15 +109,42 @@ def _verdict(decision: Decision, name: str) -> Decision:
     return decision
 
 
-def _serve(inputs: Inputs, target: Plan) -> Served:
+def _explored(inputs: Inputs, problem: Problem) -> Served:
+    """What is served, but with every unknown engine tried; the input's own object when there is none."""
+    now = inputs.served
+    tried = _tried(inputs, problem, now.shares())
+    if not tried:
+        return now
+    partitions, fallback = dict(now.partitions), dict(now.fallback)
+    for row, shares in tried.items():
+        partitions[row] = now.partitions[row].relabel(shares)
+        fallback[row] = with_fallback(now.fallback.get(row, {}), shares)
+    return Served(now.sequence + 1, partitions, fallback, now.reasons)
+
+
+def _tried(inputs: Inputs, problem: Problem, shares: Shares) -> dict[Row, Mapping[str, float]]:
+    """The rows in which an unknown engine is tried, with their shares."""
+    part = inputs.rules.policy.planning.learning.explore
+    tried = explored_shares(problem, shares, inputs.unknown, part)
+    return {(frontend, key): row for frontend, rows in tried.items() for key, row in rows.items()}
+
+
+def with_fallback(planned: Mapping[str, str], shares: Mapping[str, float]) -> dict[str, str]:
+    """Fallbacks of a row in which an engine is tried: what fails there goes where most is served."""
+    best = max((name for name in shares if name != SHED), key=lambda name: shares[name])
+    return dict.fromkeys(sorted(shares.keys() - {best, SHED}), best) | dict(planned)
+
+
+def _serve(inputs: Inputs, problem: Problem, target: Plan) -> Served:
     """What a plan gives to serve: the input's own object when nothing differs."""
+    tried = _tried(inputs, problem, target.shares) if target.policy == "global" else {}
     partitions: dict[Row, Partition] = {}
     reasons: dict[Row, str] = {}
     for frontend, rows in target.shares.items():
         for key, shares in rows.items():
             row = (frontend, key)
             reason = target.unserved.get(frontend, {}).get(key, "")
-            partitions[row] = _partition(inputs, row, shares, served=not reason)
+            partitions[row] = _partition(inputs, row, tried.get(row, shares), served=not reason)
             if reason and not partitions[row].entries:
                 reasons[row] = reason
     fallback = {
@@ -117,6 +152,8 @@ def _serve(inputs: Inputs, target: Plan) -> Served:
         for frontend, rows in target.second_best.items()
         for key, engines in rows.items()
     }
+    for row, shares in tried.items():
+        fallback[row] = with_fallback(fallback.get(row, {}), shares)
     now = inputs.served
     if (partitions, fallback, reasons) == (now.partitions, now.fallback, now.reasons):
         return now
@@ -172,5 +209,6 @@ def moves_under(rules: PlanningRules, inputs: Inputs) -> float:
         served=enforce(policy, inputs.served, ready),
         held_s=0.0,
         stepwise=False,
+        unknown=frozenset(),
     )
     return moved_demand(inputs.served, plan_round(edited, Warm()).served, demand)

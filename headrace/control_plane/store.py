@@ -33,6 +33,8 @@ class SavedState:
     """As `signals.replicas.dump` writes them."""
     penalties: Mapping[str, Any] = field(default_factory=dict)
     """As `Protection.save` writes them."""
+    learned: Mapping[str, Any] = field(default_factory=dict)
+    """As `Learner.save` writes it; a file without it holds what was known before there was any."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     """The text of the policy that was in force, as `Archive.to_json` writes it."""
     limits: Mapping[str, Any] = field(default_factory=dict)

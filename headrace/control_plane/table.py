@@ -152,7 +152,7 @@ def endpoint(replica: Replica) -> Endpoint:
         replica=replica.key.replica_id,
         address=replica.address,
         port=replica.port,
-        weight=max(1, round(100 * replica.penalty)),
+        weight=max(1, round(100 * replica.part)),
         health=Health.HEALTHY if replica.ready else Health.DRAINING,
     )
 

@@ -71,7 +71,9 @@ def _fleet_wide(document: Document) -> EngineDefaults:
     """What planning and protection say for every engine."""
     protection = {name: getattr(document.protection, name) for name in EngineProtection.model_fields}
     return EngineDefaults(
-        max_utilization=document.planning.max_utilization, protection=EngineProtection(**protection)
+        max_utilization=document.planning.max_utilization,
+        learning=document.planning.learning.mode,
+        protection=EngineProtection(**protection),
     )
 
 
@@ -115,6 +117,7 @@ def _whole_class(
 
 def _engine(document: Document, name: str, engine: Engine) -> EngineSpec:
     assert engine.max_utilization is not None, "filled in from planning.max_utilization"
+    assert engine.learning is not None, "filled in from planning.learning.mode"
     return EngineSpec(
         name=name,
         model=engine.model,
@@ -129,6 +132,7 @@ def _engine(document: Document, name: str, engine: Engine) -> EngineSpec:
         state=engine.state,
         max_utilization=engine.max_utilization,
         clusters=engine.clusters,
+        learning=engine.learning,
         protection=engine.protection,
     )
 

@@ -59,6 +59,8 @@ def _written(policy: Policy, path: Path) -> Iterator[Path]:
             yield rest
         if rest == ("max_utilization",):
             yield ("planning", "max_utilization")
+        if rest == ("learning",):
+            yield ("planning", "learning", "mode")
     elif section == "models":
         yield from (path, ("defaults", "model", *rest))
         if rest[:1] == ("classes",):

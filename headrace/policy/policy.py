@@ -18,6 +18,7 @@ from headrace.policy.schema import (
     Document,
     EngineProtection,
     Frontend,
+    LearningMode,
     Listener,
     Members,
     Model,
@@ -54,6 +55,8 @@ class EngineSpec:
     state: Literal["active", "drain", "off"]
     max_utilization: float | Literal["auto"]
     clusters: tuple[str, ...]
+    learning: LearningMode
+    """Whether its profile is corrected by what its replicas report."""
     protection: EngineProtection
 
 
@@ -110,11 +113,11 @@ class Policy:
     """Where each written value stands."""
     files: tuple[str, ...] = field(default=(), compare=False)
     """Every file that was read."""
+    archive: Archive = field(default=Archive(False, (), {}), compare=False, repr=False)
+    """The text of those files."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Engine -> the name it was written under (`a-{01..04}`)."""
     _by_model: Mapping[str, tuple[EngineSpec, ...]] = field(default_factory=dict, compare=False, repr=False)
-    archive: Archive = field(default=Archive(False, (), {}), compare=False, repr=False)
-    """The text of those files."""
     _denied: Mapping[str, tuple[Deny, ...]] = field(default_factory=dict, compare=False, repr=False)
     _alike: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Front-end -> the first one that eligibility treats alike."""

@@ -17,7 +17,14 @@ from headrace.policy.schema.document import (
 )
 from headrace.policy.schema.engines import Deny, Engine, EngineDefaults, Members
 from headrace.policy.schema.places import Frontend, Listener, Network, Region
-from headrace.policy.schema.planning import Churn, Guards, Planning, PolicyName
+from headrace.policy.schema.planning import (
+    Churn,
+    Guards,
+    Learning,
+    LearningMode,
+    Planning,
+    PolicyName,
+)
 from headrace.policy.schema.profiles import (
     ParametricProfile,
     Profile,
@@ -36,6 +43,7 @@ from headrace.policy.schema.protection import (
     Overload,
     Penalties,
     Protection,
+    Ramp,
     Retries,
     Shedding,
     Timeouts,
@@ -62,6 +70,8 @@ __all__ = [
     "Guards",
     "Hash",
     "HealthCheck",
+    "Learning",
+    "LearningMode",
     "Listener",
     "Match",
     "Members",
@@ -77,6 +87,7 @@ __all__ = [
     "Profile",
     "ProfileFields",
     "Protection",
+    "Ramp",
     "Reference",
     "Region",
     "ReportsSecurity",

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
 from headrace.policy.problems import shown
 from headrace.policy.schema.base import Shape
+from headrace.policy.schema.planning import LearningMode
 from headrace.policy.schema.protection import EngineProtection
 from headrace.policy.types import (
     Addresses,
@@ -85,6 +86,8 @@ class EngineDefaults(Shape):
     """`drain`: no new requests, running ones end; `off`: as if it were not there."""
     max_utilization: MaxUtilization | None = None
     """Part of capacity that is planned with; none = `planning.max_utilization`."""
+    learning: LearningMode | None = None
+    """Whether its profile is corrected; none = `planning.learning.mode`."""
     clusters: Names = ()
     """Clusters whose replicas may report under this name; none = the first that reports."""
     protection: EngineProtection = EngineProtection()

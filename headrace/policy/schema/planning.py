@@ -34,6 +34,20 @@ class Guards(Shape):
     """An edit that takes away a larger part of capacity is held until accepted."""
 
 
+LearningMode = Literal["learn", "frozen", "ignore"]
+
+
+class Learning(Shape):
+    """Slow correction of profiles by what replicas report."""
+
+    mode: LearningMode = "learn"
+    """`frozen`: plan with what was learned, learn nothing more; `ignore`: plan with the profiles as given."""
+    half_life_s: Annotated[float, Field(ge=1, le=86_400)] = 600
+    """Age at which a sample counts half, seconds."""
+    explore: Annotated[float, Field(ge=0, le=0.05)] = 0.01
+    """Part of one key's demand for an engine that has never served, until it has; 0 = none."""
+
+
 class Planning(Shape):
     """How shares are computed."""
 
@@ -51,5 +65,7 @@ class Planning(Shape):
     """Longest solving time of a round, seconds; then the best plan so far, with its gap."""
     churn: Churn = Churn()
     """Price of movement."""
+    learning: Learning = Learning()
+    """Corrected profiles."""
     guards: Guards = Guards()
     """Brakes."""

@@ -99,6 +99,15 @@ class Timeouts(Shape):
     """Seconds until an idle connection is closed; below the engine's keep-alive (uvicorn: 5 s)."""
 
 
+class Ramp(Shape):
+    """A replica that is new beside others takes its part of the traffic little by little."""
+
+    duration_s: Annotated[float, Field(ge=0, le=3_600)] = 30
+    """Seconds until it counts in full; 0 = at once."""
+    start: PositiveFraction = 0.2
+    """What it counts for at first, against the others."""
+
+
 class EngineProtection(Shape):
     """Protection that an engine may set for itself."""
 
@@ -112,6 +121,8 @@ class EngineProtection(Shape):
     """Last guards."""
     timeouts: Timeouts = Timeouts()
     """Connections."""
+    ramp: Ramp = Ramp()
+    """New replicas."""
     panic_threshold_percent: Annotated[float, Field(ge=0, le=100)] = 0
     """Below this part of healthy replicas Envoy ignores health; 0 = never."""
 
