@@ -238,6 +238,7 @@ class ControlPlane:
         self._ramp()
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
         self._sources.penalised(self.protection.penalised(now))
+        self._sources.miscounted(self.traffic.attempts_mismatch())
 
     def _ramp(self) -> None:
         """New replicas count for a part of the others while there are others and capacity is not short."""
@@ -334,7 +335,7 @@ class ControlPlane:
             return True
         self.last_round = found
         before = self.publisher.limits
-        self.publisher.limits = limits(found, self.policy, self._envoys())
+        self.publisher.limits = limits(found, self.policy, self.envoys())
         if found.served is not found.base or not self.ready:
             start = self.clock()
             self._serve(found.served)
@@ -347,7 +348,7 @@ class ControlPlane:
             self.publisher.limits = before  # the same numbers: the tables made for them stay
         return True
 
-    def _envoys(self) -> Mapping[str, int]:
+    def envoys(self) -> Mapping[str, int]:
         """front-end -> Envoys with a stream."""
         nodes = {(c.info.frontend, c.info.id) for c in self.xds.connections()}
         return Counter(frontend for frontend, _ in nodes)

@@ -44,6 +44,23 @@ def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
     )
 
 
+def retry_budgets(found: Round, now: Limits, envoys: Mapping[str, int]) -> dict[str, float]:
+    """engine -> retries that may be in flight at once of what was first sent there, over the requests that
+    the plan expects to be in flight there. Engines of which nothing is expected are absent."""
+    if found.plan is None or found.problem is None:
+        return {}
+    allowed: dict[str, float] = {}
+    expected: dict[str, float] = {}
+    for row, numbers in now.retries.items():
+        if (partition := found.served.partitions.get(row)) is None:
+            continue
+        planned = _Row(found.plan, found.problem, row, partition.shares, {}, max(1, envoys.get(row[0], 1)))
+        for engine in planned.engines():
+            allowed[engine] = allowed.get(engine, 0.0) + numbers.get(engine, 0) * planned.envoys
+            expected[engine] = expected.get(engine, 0.0) + planned.in_flight(engine)
+    return {engine: allowed[engine] / flying for engine, flying in expected.items() if flying > 0}
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """One (front-end, key) of a plan."""

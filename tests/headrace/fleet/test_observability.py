@@ -37,6 +37,7 @@ NAMES = {
     "headrace_engine_utilization_ratio",
     "headrace_engine_price_seconds",
     "headrace_engine_penalty_ratio",
+    "headrace_engine_retry_budget_ratio",
     "headrace_engine_ttft_seconds",
     "headrace_engine_tbot_seconds",
     "headrace_engine_kv_usage_ratio",
@@ -82,7 +83,7 @@ async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loa
     labels = {label for family in families.values() for sample in family.samples for label in sample.labels}
     assert labels <= {
         *("frontend", "model", "class", "engine", "region", "state", "type", "reason", "result"),
-        *("trigger", "stage"),
+        *("trigger", "stage", "outcome", "parameter"),
         *("mode", "source", "quantile", "version", "solver", "revision", "hash", "le"),
     }
 
