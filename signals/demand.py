@@ -162,6 +162,14 @@ class Demand:
         found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names))
         found.demand = None
 
+    def attempts(self, frontend: str, node_id: str) -> dict[str, float] | None:
+        """Engine -> attempts by one Envoy's counters until now; None when it has sent none."""
+        found = self._frontends.get(frontend)
+        if found is None or node_id not in found.envoys:
+            return None
+        engines = found.envoys[node_id].traffic.engines
+        return {engine: seen.sent_total for engine, seen in engines.items()}
+
     def restore(self, saved: Mapping[Pair, float], now: float) -> None:
         """Start from the demand (req/s) of an earlier run.
 

@@ -54,6 +54,8 @@ class ServeConfig:
     startup_wait_s: float = 35.0
     """Without saved state: how long to wait for every engine to report before Envoys are served. Above the
     longest back-off of reporters, 30 s."""
+    load_report_interval_s: float = 60.0
+    """How often Envoys send load reports, which are large and only a cross-check."""
     accept_policy: bool = False
     """Put the policy file in force at once, although another one was when the state was saved."""
     planning_policy: str | None = None

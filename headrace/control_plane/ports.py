@@ -15,7 +15,7 @@ from headrace.control_plane import rules
 from headrace.control_plane.config import Address
 from signals.metrics_service import MetricsService
 from signals.tls import server_credentials
-from xds_server import csds
+from xds_server import csds, lrs
 from xds_server.services import SERVER_OPTIONS, XdsServices
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ async def _xds(stack: contextlib.AsyncExitStack, plane: ControlPlane) -> int:
     services = XdsServices(plane.xds)
     services.register(server)
     server.add_generic_rpc_handlers((_metrics_service(plane),))
+    lrs.register(plane.xds, server, plane.traffic.take_load_report, plane.config.load_report_interval_s)
     credentials, address = _credentials(plane, "xds"), str(plane.config.xds)
     try:
         port = (

@@ -12,6 +12,8 @@ from signals.replicas import MembershipView, ReplicaKey
 
 _AGREES = (0.5, 2.0)
 """Requests reported / requests sent between which the two agree."""
+_COUNTS_AGREE = (0.8, 1.25)
+"""The same for two counts of one Envoy."""
 
 
 class SourceHealth:
@@ -23,6 +25,7 @@ class SourceHealth:
         self._skewed: frozenset[ReplicaKey] = frozenset()
         self._mismatched: frozenset[str] = frozenset()
         self._penalised: frozenset[str] = frozenset()
+        self._miscounted: frozenset[str] = frozenset()
 
     def update(self, members: MembershipView, mismatch: Mapping[str, float], now: float) -> None:
         """Look at everything that reports; call it about once a second."""
@@ -36,6 +39,16 @@ class SourceHealth:
         for engine in sorted(mismatched - self._mismatched):
             log.warning("load_mismatch", engine=engine, reported_over_sent=round(mismatch[engine], 3))
         self._mismatched = mismatched
+
+    def miscounted(self, ratios: Mapping[str, float]) -> None:
+        """Tell which front-ends' counters and load reports differ: one of the two ways loses something."""
+        low, high = _COUNTS_AGREE
+        found = frozenset(frontend for frontend, ratio in ratios.items() if not low <= ratio <= high)
+        for frontend in sorted(found - self._miscounted):
+            self._telemetry.log.warning(
+                "attempts_mismatch", frontend=frontend, load_reports_over_counters=round(ratios[frontend], 3)
+            )
+        self._miscounted = found
 
     def penalised(self, units: Mapping[str, str]) -> None:
         """Tell which engines and replicas came under a penalty, and which are free of it again."""

@@ -9,8 +9,10 @@ from headrace.control_plane import observations, rules
 from headrace.control_plane.rounds import Round
 from headrace.control_plane.surge import FAST_WINDOW_S, Surges, overloads
 from headrace.policy import Policy
+from signals.attempts import AttemptsCheck
 from signals.demand import Demand, DemandView
 from signals.metrics_codec import Flush
+from xds_server.lrs import LoadReport
 
 
 class Traffic:
@@ -21,6 +23,7 @@ class Traffic:
         self._policy = policy
         self._smoothed = Demand(rules.envoy_names(policy), window_s=policy.planning.demand_window_s)
         self._fast = Demand(self._smoothed.names, window_s=FAST_WINDOW_S)
+        self._attempts = AttemptsCheck()
         self._surges = Surges()
         self._corrected_at = -math.inf
         self._heard = False
@@ -36,6 +39,23 @@ class Traffic:
         self._smoothed.observe(frontend, node_id, flush, now)
         self._fast.observe(frontend, node_id, flush, now)
         self._heard = True
+
+    def take_load_report(self, report: LoadReport) -> None:
+        """Compare a load report with the counters of the same Envoy."""
+        members = self._smoothed.names.members
+        self._attempts.observe(
+            report.frontend,
+            report.node,
+            reported=sum(load.issued for name, load in report.clusters.items() if name in members),
+            counted=self._smoothed.attempts(report.frontend, report.node),
+            interval_s=report.interval_s,
+            now=self._clock(),
+        )
+
+    def attempts_mismatch(self) -> dict[str, float]:
+        """front-end -> attempts at engines by load reports over those by counters."""
+        ratios = self._attempts.ratios()
+        return {name: ratio for name, ratio in ratios.items() if name in self._policy.frontends}
 
     def heard(self) -> bool:
         """Whether there was a flush since the last call."""
