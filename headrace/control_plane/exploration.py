@@ -16,13 +16,10 @@ def explored_shares(
     """front-end -> key -> destination -> fraction, of the rows that change.
 
     An unknown engine gets `part` of one row: of those that may use it and have demand, the nearest, then the
-    largest. It gets nothing while it has a share anyway, has no effective capacity, or is penalised.
+    largest. It gets nothing while it is sent anything anyway, has no effective capacity, or is penalised.
     """
-    found: dict[str, dict[str, dict[str, float]]] = {
-        f: {k: dict(r) for k, r in rows.items()} for f, rows in shares.items()
-    }
-    touched = set()
-    for engine in sorted(unknown) if part > 0 else ():
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for engine in sorted(set(unknown) - _loaded(problem, shares)) if part > 0 else ():
         spec = problem.engines.get(engine)
         if spec is None or spec.capacity_rps <= 0 or spec.penalty < 1.0:
             continue
@@ -32,11 +29,22 @@ def explored_shares(
         *_, frontend, key = row
         work_rps = problem.demand_rps[frontend][key] * problem.keys[key].work.get(engine, 1.0)
         least = min(part, spec.max_share, _PART_OF_ENGINE * spec.capacity_rps / work_rps)
-        before = found
-        found = with_exploration(before, [engine], {engine: (frontend, key)}, least)
-        if found != before:
-            touched.add((frontend, key))
-    return _only(found, touched)
+        before = found.get(frontend, {}).get(key) or shares[frontend][key]
+        tried = with_exploration({frontend: {key: before}}, [engine], {engine: (frontend, key)}, least)
+        found.setdefault(frontend, {})[key] = tried[frontend][key]
+    return found
+
+
+def _loaded(problem: Problem, shares: Shares) -> set[str]:
+    """Engines that a row with demand is sent to."""
+    return {
+        name
+        for frontend, rows in shares.items()
+        for key, row in rows.items()
+        if problem.demand_rps.get(frontend, {}).get(key, 0.0) > 0
+        for name, share in row.items()
+        if share > 0
+    }
 
 
 def _rows(problem: Problem, shares: Shares, engine: str) -> Iterator[tuple[float, float, str, str]]:
@@ -46,12 +54,3 @@ def _rows(problem: Problem, shares: Shares, engine: str) -> Iterator[tuple[float
         served = shares.get(frontend, {}).get(key, {}).keys() - {SHED}
         if engine in engines and rps > 0 and served:
             yield problem.network_ms[frontend][engine], -rps, frontend, key
-
-
-def _only(
-    shares: dict[str, dict[str, dict[str, float]]], rows: Collection[tuple[str, str]]
-) -> dict[str, dict[str, dict[str, float]]]:
-    out: dict[str, dict[str, dict[str, float]]] = {}
-    for frontend, key in rows:
-        out.setdefault(frontend, {})[key] = shares[frontend][key]
-    return out

@@ -1,5 +1,6 @@
 """The saved state: atomic, versioned, and never trusted when it is torn or foreign."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -74,3 +75,13 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="No space left"):
         store.save(SavedState(fleet="prod"))
     assert store.load("prod") == STATE
+
+
+def test_a_file_from_before_corrections_were_saved_is_still_read(tmp_path: Path):
+    StateStore(tmp_path).save(STATE)
+    path = tmp_path / FILE_NAME
+    document = json.loads(path.read_bytes())
+    del document["state"]["learned"]
+    body = json.dumps(document["state"], sort_keys=True).encode()
+    path.write_text(json.dumps(document | {"sha256": hashlib.sha256(body).hexdigest()}))
+    assert StateStore(tmp_path).load("prod") == STATE

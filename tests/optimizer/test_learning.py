@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from optimizer import Correction, Learning, ProblemError, Profile, ramped_replicas, with_exploration
+from optimizer import (
+    Correction,
+    Learning,
+    ProblemError,
+    Profile,
+    followed,
+    ramped_replicas,
+    with_exploration,
+)
 from optimizer.fit import Measurement, fit_profile, little_rps
 
 TRUE = Profile.parametric(
@@ -139,3 +147,10 @@ def test_a_new_replica_counts_little_by_little():
 def test_an_unknown_engine_gets_a_trickle():
     out = with_exploration({"A": {"m/c": {"a": 1.0}}}, ["new"], {"new": ("A", "m/c")}, part=0.01)
     assert out["A"]["m/c"] == {"a": 0.99, "new": 0.01}
+
+
+def test_plans_follow_only_what_is_worth_planning_for():
+    used = Correction()
+    assert followed(used, Correction(tbot_factor=1.03, load_factor=0.97, ttft_offset_ms=9.0)) is used
+    assert followed(used, Correction(tbot_factor=1.0511)) == Correction(tbot_factor=1.06)
+    assert followed(used, Correction(ttft_offset_ms=-11.0)) == Correction(ttft_offset_ms=-10.0)
