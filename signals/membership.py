@@ -375,7 +375,8 @@ class Membership:
         if record.replica.quarantined != reason:
             self._change(record, quarantined=reason)
             self._dirty = True
-            self._on_event(MemberEvent("quarantined" if reason else "released", record.replica, reason))
+            kind = "conflict" if conflict else "quarantined" if reason else "released"
+            self._on_event(MemberEvent(kind, record.replica, reason))
 
     def _publish(self) -> None:
         if self._dirty:

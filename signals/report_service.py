@@ -51,12 +51,15 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
         on_result: Callable[[str], None] = lambda result: None,
         on_refused: Callable[[RefusedReporter], None] = lambda refused: None,
         drained: Callable[[ReplicaKey], Awaitable[None]] = _never,
+        on_drain_acked: Callable[[ReplicaKey, bool], None] = lambda key, acked: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Every message ends in one result of `report_stream.RESULTS`, given to `on_result`. `on_refused` is
         called for a reporter that is refused, at most once a minute each.
         `drained(key)` returns when every connected Envoy acknowledged an EDS without the replica.
+        `on_drain_acked(key, acked)` is called when a reporter is told so; `acked` is False when that is
+        only because time was up.
         """
         self.admission = admission
         """The rules in force; may be replaced at any time."""
@@ -73,6 +76,7 @@ class ReportService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio shi
             prober=self._prober,
             on_result=on_result,
             drained=drained,
+            on_drain_acked=on_drain_acked,
             clock=clock,
             wall_clock=wall_clock,
         )

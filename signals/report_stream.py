@@ -82,6 +82,7 @@ class StreamContext:
     prober: Prober
     on_result: Callable[[str], None]
     drained: Callable[[ReplicaKey], Awaitable[None]]
+    on_drain_acked: Callable[[ReplicaKey, bool], None]
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     streams: Counter[str] = field(default_factory=Counter)
@@ -230,9 +231,12 @@ class ReportStream:
 
     async def _await_drained(self) -> None:
         assert self._key is not None
+        acked = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._shared.limits.drain_ack_s):
                 await self._shared.drained(self._key)
+                acked = True
+        self._shared.on_drain_acked(self._key, acked)
         self._directive.drain_acked = True
         self._say()
 

@@ -101,4 +101,13 @@ class Lagging:
     for_s: float
 
 
-Event = Connected | Disconnected | Sent | Acked | Nacked | Refused | Lagging
+@dataclass(frozen=True, slots=True)
+class InSync:
+    """The client has confirmed all of the newest snapshot: for the first time on its stream, or again after
+    it was told as lagging."""
+
+    client: ClientInfo
+    sequence: int
+
+
+Event = Connected | Disconnected | Sent | Acked | Nacked | Refused | Lagging | InSync

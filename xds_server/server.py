@@ -22,6 +22,7 @@ from xds_server.events import (
     Connected,
     Disconnected,
     Event,
+    InSync,
     Lagging,
     Nacked,
     Refused,
@@ -92,6 +93,8 @@ class XdsServer:
         self._sequences = count(1)
         self._lagging: set[tuple[str, str]] = set()
         """(stream, type) that were told of."""
+        self._behind: set[str] = set()
+        """Streams that are new or were told as lagging, until they have confirmed everything."""
 
     # ---- what is true -------------------------------------------------------------------------------
 
@@ -199,6 +202,7 @@ class XdsServer:
         info = _client_info(admitted, number, peer, delta)
         connection = Connection(info, stream, admitted, certificate_names, wake, end)
         self._connections[number] = self._by_frontend[info.frontend][number] = connection
+        self._behind.add(number)
         self._emit(Connected(info, warning))
         return connection
 
@@ -226,7 +230,18 @@ class XdsServer:
         if type_ and verdict:
             self._emit(_verdict_event(connection.info, type_, verdict))
             self._lagging.discard((connection.info.stream, type_.name))
+            self._look_whether_in_sync(connection)
         self._wake(connection.stream.client)
+
+    def _look_whether_in_sync(self, connection: Connection) -> None:
+        stream, client = connection.info.stream, connection.stream.client
+        if stream not in self._behind:
+            return
+        # Of a type that it has not asked for yet there is nothing unconfirmed.
+        asked = all(client.watches(BY_URL[url]) for url, found in client.snapshot.types.items() if found)
+        if asked and client.confirmed() >= client.sequence:
+            self._behind.discard(stream)
+            self._emit(InSync(connection.info, client.sequence))
 
     def responses(self, connection: Connection) -> Iterator[Response]:
         """What to send on a stream now; take the next one only when the last has been handed over."""
@@ -246,6 +261,7 @@ class XdsServer:
         info = connection.info
         del self._connections[info.stream], self._by_frontend[info.frontend][info.stream]
         self._lagging -= {(info.stream, type_.name) for type_ in TYPES}
+        self._behind.discard(info.stream)
         client = connection.stream.client
         connection.stream.close()
         if not client.streams and self._shared.get((info.frontend, info.id)) is client:
@@ -294,6 +310,7 @@ class XdsServer:
                 sent, key = watch.outstanding, (connection.info.stream, watch.type.name)
                 if sent and now - sent.at >= self._lag_s and key not in self._lagging:
                     self._lagging.add(key)
+                    self._behind.add(connection.info.stream)
                     self._emit(Lagging(connection.info, watch.type.name, sent.version, now - sent.at))
 
     def _wake(self, client: Client) -> None:

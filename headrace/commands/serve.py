@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from headrace.child import write_ports
 from headrace.control_plane.config import Address, ServeConfig
 from headrace.control_plane.control_plane import ControlPlane
 from headrace.control_plane.opening import Opening, opening
-from headrace.log import make_logger
+from headrace.log import Forward, make_logger
 from headrace.policy import PolicyError
 from optimizer import POLICIES
 
@@ -61,7 +62,7 @@ def command(policy: Path, ports_file: Path | None, **options: object) -> None:
 
 
 async def _serve(config: ServeConfig, found: Opening, ports_file: Path | None) -> int:
-    log = make_logger()
+    log = make_logger(fleet=found.policy.fleet, revision=found.policy.revision, snapshot=0)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -70,6 +71,7 @@ async def _serve(config: ServeConfig, found: Opening, ports_file: Path | None) -
         log.warning("insecure_dev", meaning="no TLS, no identities: for development on one machine only")
     try:
         plane = ControlPlane(config, found.policy, log, found=found.found)
+        logging.basicConfig(handlers=[Forward(lambda: plane.log)], force=True)
         async with plane.serving() as ports:
             if ports_file is not None:
                 write_ports(ports_file, ports)

@@ -17,7 +17,9 @@ from typing import Any
 from headrace.control_plane import observations, rules
 from headrace.control_plane.collector import SETTLE_EVERY_S, settle
 from headrace.control_plane.config import ServeConfig
+from headrace.control_plane.demand_watch import DemandWatch
 from headrace.control_plane.enforce import enforce
+from headrace.control_plane.engine_watch import EngineWatch
 from headrace.control_plane.gauges import Gauges
 from headrace.control_plane.learning import Learner, Observed
 from headrace.control_plane.limits import limits
@@ -76,8 +78,7 @@ class ControlPlane:
         self.config = config
         self.clock = clock
         self.wall_clock = wall_clock
-        self.log = log.bind(fleet=policy.fleet, revision=policy.revision)
-        self.telemetry = Telemetry(self.log)
+        self.telemetry = Telemetry(log.bind(fleet=policy.fleet, revision=policy.revision, snapshot=0))
         self.telemetry.registry.register(Gauges(self))
         self.rules = PlanningRules.of(policy)
         self.membership = Membership(on_change=self._on_members, on_event=self.telemetry.member)
@@ -99,6 +100,7 @@ class ControlPlane:
             rules.admission(policy, config),
             on_result=lambda result: self.telemetry.reports.labels(result).inc(),
             on_refused=self.telemetry.reporter_refused,
+            on_drain_acked=self.telemetry.drain_acked,
             drained=self.publisher.drained,
             clock=clock,
         )
@@ -129,8 +131,14 @@ class ControlPlane:
         """Wall clock of the last publication, None before the first."""
         self._sources = SourceHealth(self.telemetry)
         self._members_changed = asyncio.Event()
-        self._lost: frozenset[str] = frozenset()
+        self._engines = EngineWatch(self.telemetry)
+        self._demand = DemandWatch(self.telemetry)
         self._background: set[asyncio.Task[None]] = set()
+
+    @property
+    def log(self) -> Logger:
+        """Writes with fleet, revision and snapshot on every line."""
+        return self.telemetry.log
 
     @property
     def policy(self) -> Policy:
@@ -160,7 +168,7 @@ class ControlPlane:
         if self._found is not None:
             await self.gate.take(self._found)
             self.planner.wanted.clear()  # the first round waits for the reporters all the same
-        self._lost = self._without_replicas()
+        self._engines.expect(self.policy, self.membership.view())
         async with listening(self) as ports:
             self.log.info("control_plane_started", ports=ports, insecure_dev=self.config.insecure_dev)
             yield ports
@@ -223,13 +231,7 @@ class ControlPlane:
             self._look_for_lost_engines()
 
     def _look_for_lost_engines(self) -> None:
-        lost = self._without_replicas()
-        for engine in sorted(lost - self._lost):
-            self.log.warning("engine_lost", engine=engine)
-        for engine in sorted(self._lost - lost):
-            self.log.info("engine_recovered" if self.ready else "engine_ready", engine=engine)
-        if lost != self._lost:
-            self._lost = lost
+        if self._engines.update(self.policy, self.membership.view()):
             self.planner.want("topology")
 
     def _judge_members(self) -> None:
@@ -238,6 +240,7 @@ class ControlPlane:
         self._ramp()
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
         self._sources.penalised(self.protection.penalised(now))
+        self._demand.update(self.policy, self.traffic.view())
         self._sources.miscounted(self.traffic.attempts_mismatch())
 
     def _ramp(self) -> None:
@@ -323,9 +326,8 @@ class ControlPlane:
         """Serve what a round gave. False when policy or shares changed while it was planned."""
         if inputs.rules is not self.rules or found.base is not self.publisher.served:
             return False
-        self.telemetry.rounds.labels(trigger, found.result).inc()
+        self.telemetry.planned(found, trigger)
         if found.error:
-            self.log.error("plan_infeasible", reason=found.error)
             return True
         if found.plan is None:  # a quiet round: the last plan is still what explains the shares
             last = self.last_round
@@ -355,11 +357,12 @@ class ControlPlane:
 
     def _serve(self, served: Served) -> None:
         self.telemetry.moved_shares(self.publisher.served, served)
+        self.telemetry.bind(snapshot=served.sequence)
         self._served_since = self.clock()
         self.publisher.served = served
         self.publisher.publish()
         if not self.ready:
-            self.log.info("control_plane_ready", snapshot=served.sequence)
+            self.log.info("control_plane_ready")
         self.published_at = self.wall_clock()
         self.persistence.changed()
 
@@ -384,7 +387,7 @@ class ControlPlane:
         return Hold(tuple(reasons)) if reasons else None
 
     def _adopt(self, policy: Policy, planning_rules: PlanningRules) -> None:
-        self.log = self.telemetry.log = self.log.bind(revision=policy.revision)
+        self.telemetry.bind(revision=policy.revision)
         self.reports.admission = rules.admission(policy, self.config)
         self.rules = planning_rules
         self.publisher.adopt(policy)
@@ -392,7 +395,7 @@ class ControlPlane:
         self.xds.admission = rules.envoy_admission(policy, self.config)
         self.protection.adopt(policy.protection.penalties)
         self._fit_members()
-        self._lost = self._without_replicas()
+        self._engines.expect(policy, self.membership.view())
         self.log.info("policy_loaded", hash=policy.content_hash[:12])
         if self.ready:
             self._serve(self._enforced(self.publisher.served))
@@ -450,7 +453,7 @@ class ControlPlane:
         if saved.policy_hash != self.policy.content_hash:
             self.log.warning("policy_changed_while_down", was=saved.policy_hash[:12])
         self._serve(self._enforced(served))
-        self.log.info("state_restored", snapshot=self.publisher.served.sequence, members=len(members))
+        self.log.info("state_restored", members=len(members))
 
     # ---- upkeep -------------------------------------------------------------------------------------
 

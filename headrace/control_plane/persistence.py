@@ -60,4 +60,4 @@ class Persistence:
                 self._store.save(state)
             self._telemetry.state_saved(self._wall_clock())
         except OSError as error:
-            self._telemetry.log.error("state_save_failed", error=str(error))
+            self._telemetry.state_not_saved(error)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from headrace.control_plane.rounds import Inputs, Result, Round, plan_round
-from headrace.control_plane.telemetry import Telemetry
+from headrace.control_plane.telemetry import Stopwatch, Telemetry
 from optimizer import Warm
 
 
@@ -52,14 +52,16 @@ class Planner:
                 await asyncio.wait_for(self.wanted.wait(), self._interval_s())
 
     async def _round(self, trigger: str) -> None:
-        start = self._clock()
+        watch = Stopwatch(self._telemetry.stage_s, self._clock)
         try:
+            watch.enter("collect")
             inputs = self._inputs()
+            watch.enter("")
             if inputs is None:
-                self._telemetry.log.info("plan_skipped", trigger=trigger)
+                self._telemetry.skipped(trigger)
                 return
-            found = await asyncio.to_thread(plan_round, inputs, self._warm)
-            self._telemetry.stage_s.labels("solve").observe(self._clock() - start)
+            found = await asyncio.to_thread(plan_round, inputs, self._warm, watch.enter)
+            watch.enter("")
             if not self._take(found, inputs, trigger):
                 self.want(trigger)
         except Exception as error:  # a fault of ours must not end the loop: the last plan stays

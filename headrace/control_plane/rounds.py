@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -63,8 +63,12 @@ class Round:
     error: str = ""
 
 
-def plan_round(inputs: Inputs, warm: Warm) -> Round:
-    """Plan, judge and partition. Never raises for what the inputs hold: the last state stays."""
+def plan_round(inputs: Inputs, warm: Warm, on_stage: Callable[[str], None] = lambda stage: None) -> Round:
+    """Plan, judge and partition. Never raises for what the inputs hold: the last state stays.
+
+    `on_stage` is told when `solve` and `partition` begin.
+    """
+    on_stage("solve")
     policy = inputs.rules.policy
     name = inputs.planning_policy or policy.planning.policy
     base = inputs.served
@@ -85,6 +89,7 @@ def plan_round(inputs: Inputs, warm: Warm) -> Round:
         )
     except ProblemError as error:
         return Round(Result.INFEASIBLE, base, base, None, None, None, error=str(error))
+    on_stage("partition")
     decision = _verdict(found.decision, name)
     if found.plan is None or not decision.publish:
         result = Result.UNCHANGED if decision.outcome is Outcome.UNCHANGED else Result.NOT_WORTH

@@ -3,14 +3,17 @@ design/observability.md. Gauges of the present state are collected at scrape tim
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headrace.control_plane.rounds import Round
+from headrace.control_plane.rounds import Result, Round
 from headrace.control_plane.served import Served
 from headrace.log import Logger
 from signals.refusals import RefusedReporter
-from signals.replicas import MemberEvent
-from xds_server.events import Acked, Connected, Disconnected, Event, Lagging, Nacked, Refused, Sent
+from signals.replicas import MemberEvent, ReplicaKey
+from xds_server.events import Acked, Connected, Disconnected, Event, InSync, Lagging, Nacked, Refused, Sent
 
 _MEMBER_EVENTS = {
     "joined": "replica_joined",
@@ -23,7 +26,27 @@ _MEMBER_EVENTS = {
     "reporting": "replica_reporting",
     "quarantined": "replica_quarantined",
     "released": "replica_released",
+    "conflict": "address_conflict",
 }
+_ALARMING = ("conflict", "quarantined", "held")
+_SAVES_EVERY_S = 60.0
+
+
+class Stopwatch:
+    """Times the stages of one round, one after the other."""
+
+    def __init__(self, stages: Histogram, clock: Callable[[], float]) -> None:
+        self._stages = stages
+        self._clock = clock
+        self._stage = ""
+        self._since = 0.0
+
+    def enter(self, stage: str) -> None:
+        """End the stage before and begin another."""
+        now = self._clock()
+        if self._stage:
+            self._stages.labels(self._stage).observe(now - self._since)
+        self._stage, self._since = stage, now
 
 
 class Telemetry:
@@ -50,6 +73,7 @@ class Telemetry:
         self.ack_s = Histogram(
             "headrace_xds_ack_seconds",
             "from response to acknowledgement",
+            ["type"],
             registry=registry,
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15),
         )
@@ -67,6 +91,13 @@ class Telemetry:
             buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
         )
         self._saved_at: Gauge | None = None
+        self._save_told = -math.inf
+        self._guarded = self._skipped = False
+        self._infeasible = ""
+
+    def bind(self, **context: object) -> None:
+        """Put something on every line from now on."""
+        self.log = self.log.bind(**context)
 
     def snapshot_problems(self, frontend: str, problems: tuple[str, ...]) -> None:
         """Log why a front-end keeps its last good snapshot, or that it does so no more."""
@@ -76,12 +107,20 @@ class Telemetry:
             self.log.info("snapshot_recovered", frontend=frontend)
 
     def state_saved(self, at: float) -> None:
-        """Note the wall clock of a save; there is no series before the first."""
+        """Note the wall clock of a save, and log one a minute. There is no series before the first."""
+        if at - self._save_told >= _SAVES_EVERY_S:
+            self._save_told = at
+            self.log.info("state_saved")
         if self._saved_at is None:
             self._saved_at = Gauge(
                 "headrace_state_save_timestamp_seconds", "last save of the state", registry=self.registry
             )
         self._saved_at.set(at)
+
+    def state_not_saved(self, error: OSError) -> None:
+        """Log why a save failed; the next one that succeeds is logged too."""
+        self._save_told = -math.inf
+        self.log.error("state_save_failed", error=str(error))
 
     def moved_shares(self, old: Served, new: Served) -> None:
         """Count what every destination gains."""
@@ -106,6 +145,23 @@ class Telemetry:
             count=refused.times,
         )
 
+    def skipped(self, trigger: str) -> None:
+        """Log the first of the rounds that are not planned since every reporter is silent."""
+        if not self._skipped:
+            self.log.info("plan_skipped", trigger=trigger, reason="every reporter is silent")
+        self._skipped = True
+
+    def planned(self, found: Round, trigger: str) -> None:
+        """Count a round; log why it cannot be planned, and that a guard bounds it, once each."""
+        self.rounds.labels(trigger, found.result).inc()
+        self._skipped = False
+        if found.error and found.error != self._infeasible:
+            self.log.error("plan_infeasible", reason=found.error)
+        guarded = found.result is Result.GUARDED
+        if guarded and not self._guarded:
+            self.log.info("guard_applied", guard="max_step", moved=round(found.moved, 4))
+        self._infeasible, self._guarded = found.error, guarded
+
     def published(self, found: Round, trigger: str) -> None:
         """Log a publication with its gap, movement and reason."""
         self.log.info(
@@ -122,7 +178,8 @@ class Telemetry:
     def member(self, event: MemberEvent) -> None:
         """Log what happened to a replica."""
         key, replica = event.replica.key, event.replica
-        self.log.info(
+        tell = self.log.warning if event.kind in _ALARMING else self.log.info
+        tell(
             _MEMBER_EVENTS.get(event.kind, f"replica_{event.kind}"),
             engine=key.engine,
             cluster=key.cluster,
@@ -131,13 +188,23 @@ class Telemetry:
             reason=event.reason,
         )
 
+    def drain_acked(self, key: ReplicaKey, acked: bool) -> None:
+        """Log that a replica was told that nothing new comes."""
+        self.log.info(
+            "replica_drain_acked",
+            engine=key.engine,
+            cluster=key.cluster,
+            replica=key.replica_id,
+            reason="every Envoy acknowledged" if acked else "an Envoy did not acknowledge in time",
+        )
+
     def xds(self, event: Event) -> None:
         """Count and log what happened to an Envoy."""
         match event:
             case Sent():
                 self.responses.labels(event.type).inc()
             case Acked():
-                self.ack_s.observe(event.after_s)
+                self.ack_s.labels(event.type).observe(event.after_s)
                 if event.recovered:
                     self.log.info("resource_recovered", type=event.type, **_who(event))
             case Nacked():
@@ -158,6 +225,8 @@ class Telemetry:
                 self.log.info("envoy_disconnected", reason=event.reason, **_who(event))
             case Lagging():
                 self.log.warning("envoy_lagging", type=event.type, for_s=round(event.for_s, 1), **_who(event))
+            case InSync():
+                self.log.info("envoy_in_sync", sequence=event.sequence, **_who(event))
             case Refused():
                 self.refused.labels(event.reason).inc()
                 # Envoys dial until the first snapshot is there: that is a start, not a fault.
@@ -178,5 +247,5 @@ def _largest_changes(found: Round) -> list[str]:
     return [f"{text} +{gain:.1%}" for gain, text in sorted(gains, reverse=True)[:3] if gain >= 0.0005]
 
 
-def _who(event: Acked | Nacked | Connected | Disconnected | Lagging) -> dict[str, str]:
+def _who(event: Acked | Nacked | Connected | Disconnected | Lagging | InSync) -> dict[str, str]:
     return {"node": event.client.id, "frontend": event.client.frontend}

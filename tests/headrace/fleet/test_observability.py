@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from prometheus_client import Metric
@@ -137,3 +138,31 @@ async def test_a_serving_control_plane_is_live_and_ready_though_every_engine_han
         async with fleet.http.get(f"http://127.0.0.1:{fleet.ports['metrics']}{path}") as answer:
             assert answer.status == 200
     assert (await fleet.api("/api/status"))["mode"] == "planning"
+
+
+EVERY_LINE = {"event", "level", "ts", "fleet", "revision", "snapshot"}
+
+
+async def test_the_log_tells_what_happened_in_lines_of_one_form(fleet: Fleet, loaded: Loading):
+    async def log() -> dict[str, list[dict[str, object]]]:
+        lines = [json.loads(line) for line in fleet.control.log.read_text().splitlines()]
+        return {line["event"]: [each for each in lines if each["event"] == line["event"]] for line in lines}
+
+    started = {"control_plane_started", "control_plane_ready", "policy_loaded", "replica_joined"}
+    started |= {"replica_ready", "plan_published", "envoy_connected", "envoy_in_sync", "state_saved"}
+    async with loaded(fleet):
+        await until(fleet, lambda status: demand(status) > 40)
+        await answered(log, lambda found: found.keys() >= started)
+        for drain, event in ((True, "engine_emptied"), (False, "engine_ready")):
+            for replica in ("r1", "r2"):
+                await fleet.fault("west-gpu", replica, drain=drain)
+            await answered(log, lambda found, event=event: event in found)
+        seen = await answered(log, lambda found: {"replica_drain_acked", "guard_applied"} <= found.keys())
+    assert [line["engine"] for line in seen["engine_emptied"]] == ["west-gpu"]
+    assert seen["replica_drain_acked"][0]["reason"] == "every Envoy acknowledged"
+    assert "engine_lost" not in seen
+    for event, lines in seen.items():
+        assert re.fullmatch(r"[a-z][a-z_]*", event)
+        assert all(line.keys() >= EVERY_LINE for line in lines), event
+    published = seen["plan_published"]
+    assert [line["snapshot"] for line in published] == sorted({line["snapshot"] for line in published})
