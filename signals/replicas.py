@@ -139,7 +139,8 @@ class MembershipView:
 @dataclass(frozen=True, slots=True)
 class MemberEvent:
     """Something an operator may want to read. `kind`: joined, rejoined, starting, ready, draining, down,
-    held (leaving amid a wave, not believed), silent, reporting, left, quarantined, released."""
+    held (leaving amid a wave, not believed), silent, reporting, left, conflict (quarantined: its address is
+    another's), quarantined, released."""
 
     kind: str
     replica: Replica
