@@ -113,12 +113,12 @@ class Round:
         """[R, E] where a move may be free of churn. A partly free row pays for moves to limited engines: two
         kinds of move there would need a row of the program each to keep the largest share."""
         limited = (self.layout.max_share < 1.0)[None, :] & (self.free < 1.0)[:, None]
-        return self.usable & (self.free > 0.0)[:, None] & ~limited
+        return self.usable & ((self.free > 0.0) & ~self.settled)[:, None] & ~limited
 
     @cached_property
     def move_open(self) -> Mask:
         """[R, E] where a move is paid for."""
-        return self.usable & (self.free < 1.0)[:, None]
+        return self.usable & ((self.free < 1.0) & ~self.settled)[:, None]
 
     def curves(self, load: Array) -> tuple[Array, Array]:
         """h_e(load) and its slope, per engine [E]; load in work/s of the whole engine."""
