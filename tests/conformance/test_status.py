@@ -8,10 +8,11 @@ from envoy_data_plane.envoy.type.matcher import v3 as matcher
 from grpc import aio
 
 from tests.conformance.dialogue import FRONTEND
-from tests.conformance.resources import snapshot
+from tests.conformance.resources import resource, snapshot
 from xds_server import csds
-from xds_server.events import Lagging
-from xds_server.resource_types import EDS
+from xds_server.events import InSync, Lagging
+from xds_server.resource_types import CDS, EDS
+from xds_server.snapshot import Snapshot
 from xds_server.status import State
 
 
@@ -83,6 +84,36 @@ async def test_a_response_that_stays_unconfirmed_is_told_once(client, publish, w
     await client.expect("a")
     world.now = 36.0
     assert lagging() == [("eds", 16.0), ("eds", 20.0)]
+
+
+@pytest.mark.parametrize("type_", [CDS], ids=["cds"])
+@pytest.mark.parametrize("mode", ["ads"])
+async def test_a_client_is_told_as_in_sync_when_it_is_new_and_after_it_lagged(client, world):
+    def in_sync():
+        return [event.sequence for event in world.of(InSync)]
+
+    def publish(content):
+        world.server.publish(FRONTEND, Snapshot.of([resource(CDS, "a", content)]))
+
+    publish("1")
+    await client.want("a")
+    await client.expect("a")
+    assert in_sync() == []
+    await client.ack()
+    await world.quiet()
+    assert in_sync() == [1]
+    publish("2")
+    await client.expect("a")
+    await client.ack()
+    await world.quiet()
+    assert in_sync() == [1], "it never lagged"
+    publish("3")
+    await client.expect("a")
+    world.now = 16.0
+    world.server.watch_lag()
+    await client.ack()
+    await world.quiet()
+    assert in_sync() == [1, 3]
 
 
 async def test_confirmed_is_the_oldest_snapshot_that_some_envoy_still_has(world):

@@ -53,6 +53,7 @@ class Fleet:
     results: Counter[str] = field(default_factory=Counter)
     events: list[MemberEvent] = field(default_factory=list)
     drained: asyncio.Event = field(default_factory=asyncio.Event)
+    acked: list[tuple[str, bool]] = field(default_factory=list)
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -124,7 +125,14 @@ async def fleet() -> AsyncIterator[Fleet]:
         await made.drained.wait()
 
     membership = Membership(on_event=on_event)
-    service = ReportService(membership, admission(), limits=LIMITS, on_result=on_result, drained=drained)
+    service = ReportService(
+        membership,
+        admission(),
+        limits=LIMITS,
+        on_result=on_result,
+        drained=drained,
+        on_drain_acked=lambda key, acked: made.acked.append((key.replica_id, acked)),
+    )
     made = Fleet(membership, service)
     made.port = await service.start("127.0.0.1", 0)
     yield made

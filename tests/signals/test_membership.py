@@ -197,6 +197,7 @@ def test_an_address_that_two_engines_claim_stays_with_the_first_until_it_is_gone
     told.core.join(announce("r1", engine="a100", port=8001), report(), 1.0)
     newer = told.replica("r1", engine="a100")
     assert newer.quarantined
+    assert ("conflict", "r1") in told.events
     assert not newer.ready
     assert told.replica("r1").ready
     told.core.apply(key, stream, report(2, state=DRAINING), 2.0)

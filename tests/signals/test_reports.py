@@ -50,12 +50,14 @@ async def test_drain_is_acked_when_every_envoy_has_acked(fleet, reporter):
     fleet.drained.set()
     async with asyncio.timeout(5):
         await client.drain_acked()
+    assert fleet.acked == [("r1", True)]
 
 
 async def test_drain_is_acked_after_the_limit_although_an_envoy_never_acks(fleet, reporter):
     client = reporter(hello(), lambda: Sample(state=State.DRAINING))
     async with asyncio.timeout(5):
         await client.drain_acked()
+    assert fleet.acked == [("r1", False)]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,12 @@ async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loa
     async with loaded(fleet):
         await until(fleet, lambda status: demand(status) > 40)
         families = await answered(lambda: scrape(fleet), lambda found: found.keys() >= NAMES)
+    assert {stage for (stage,) in series(families, "headrace_plan_duration_seconds_count", "stage")} == {
+        *("collect", "solve", "partition", "publish")
+    }
+    ended = series(families, "headrace_requests_total", "frontend", "outcome")
+    assert ended["west", "ok"] > 0
+    assert ended["west", "error"] == ended["west", "shed"] == 0
     labels = {label for family in families.values() for sample in family.samples for label in sample.labels}
     assert labels <= {
         *("frontend", "model", "class", "engine", "region", "state", "type", "reason", "result"),
