@@ -27,7 +27,7 @@ def split(round_: Round, weight: Array, notes: tuple[str, ...] = ()) -> Flow:
     """A flow by weights [R, E] within the largest shares; the rest is shed. No prices, no bound."""
     part = _within(np.where(round_.usable, weight, 0.0), round_.layout.max_share)
     rows, engines = weight.shape
-    nothing = Duals(np.zeros(rows), np.zeros(engines), np.zeros(rows), np.zeros(rows))
+    nothing = Duals(np.zeros(rows), np.zeros(engines), np.zeros(rows))
     left = 1.0 - part.sum(axis=1)
     shed = np.where(left > 1e-9, left, 0.0) * round_.demand
     return Flow(round_, part * round_.demand[:, None], shed, nothing, -math.inf, False, notes)
@@ -80,7 +80,7 @@ def local(round_: Round, problem: Problem, warm: Warm, deadline: float) -> Flow:
         mine = np.flatnonzero(frontends == frontend)
         alone = _alone(round_, mine, warm)
         nothing = np.where(alone.usable.any(axis=1), 0.0, alone.demand)
-        flow = warm.component(alone.layout).solve(alone, Shed(nothing, shed_prices(alone)), None, deadline)
+        flow = warm.component(alone.layout).solve(alone, Shed(nothing, shed_prices(alone)), deadline)
         if flow is None:
             return capacity_weighted(round_, problem, warm, deadline)
         x[mine], shed[mine] = flow.x, flow.shed
@@ -99,6 +99,7 @@ def _alone(round_: Round, rows: npt.NDArray[np.intp], warm: Warm) -> Round:
         free=round_.free[rows],
         usable=round_.usable[rows],
         settled=round_.settled[rows],
+        held=round_.held[rows],
     )
 
 

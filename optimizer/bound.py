@@ -33,8 +33,6 @@ class Duals:
     """[E] p, ms per work/s."""
     free: Array
     """[R] ≤ 0, of the free-move allowance."""
-    step: Array
-    """[R] ≤ 0, of the step limit."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +117,12 @@ def move_costs(round_: Round, duals: Duals) -> list[tuple[int, Array]]:
     if np.any(round_.free > 0.0):
         out.append((FREE, np.where(round_.free_open, base - duals.free[:, None], np.inf)))
     if np.any(round_.free < 1.0):
-        paid = layout.gamma[:, None] + layout.kappa[:, None] * duals.engine - duals.step[:, None]
+        paid = layout.gamma[:, None] + layout.kappa[:, None] * duals.engine
         out.append((MOVE, np.where(round_.move_open, base + paid, np.inf)))
     return out
 
 
-def lagrange_bound(round_: Round, tangents: Tangents, duals: Duals, shed: Shed, step: float | None) -> float:
+def lagrange_bound(round_: Round, tangents: Tangents, duals: Duals, shed: Shed) -> float:
     """A lower bound of the objective in ms·requests/s, valid for any duals of the right sign."""
     d = round_.demand
     stay_part = np.zeros(len(d))
@@ -140,9 +138,8 @@ def lagrange_bound(round_: Round, tangents: Tangents, duals: Duals, shed: Shed, 
     moved = np.maximum(least, each)
     margin = shed.price - duals.row
     refused = shed.floor if shed.decided else np.where(margin >= 0, shed.floor, np.maximum(d, shed.floor))
-    over = 0.0 if step is None else step
     return float(
-        d @ (duals.row + duals.free * round_.free + duals.step * over + stay_part + moved)
+        d @ (duals.row + duals.free * round_.free + stay_part + moved)
         + round_.scale @ tangents.conjugate(duals.engine)
         + margin @ refused
     )

@@ -1,13 +1,12 @@
 """One component of the fleet as a living linear program (DESIGN plan page).
 
-Rows: demand Σx + shed = d; engines Σ(a·x) + κ·m − Σy = 0; free moves Σf ≤ free·d; step Σm − over ≤ step·d.
+Rows: demand Σx + shed = d; engines Σ(a·x) + κ·m − Σy = 0; free moves Σf ≤ free·d.
 Columns: stay s ≤ d·stay, free move f, paid move m, per (row, engine); pieces y of each engine's load, priced
-by the tangents of the fixed grid; shed; over. Pieces and moves are generated until none is missing.
+by the tangents of the fixed grid; shed. Pieces and moves are generated until none is missing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -60,10 +59,8 @@ class Component:
         self._demand = model.add_rows(True, zeros)
         self._engine = model.add_rows(True, np.zeros(engines))
         self._free = model.add_rows(False, zeros)
-        self._step = model.add_rows(False, np.full(rows, np.inf))
         ones = np.ones(rows)
         self._shed = model.add_columns(zeros, np.full(rows, np.inf), [self._demand], [ones])
-        self._over = model.add_columns(zeros, np.full(rows, np.inf), [self._step], [-ones])
         self._flows = Flows(layout)
         self._last: Duals | None = None
         self._carried = np.zeros(0, dtype=bool)
@@ -73,11 +70,9 @@ class Component:
         pieces = model.add_columns(np.zeros(count), np.zeros(count), [of_piece], [-np.ones(count)])
         self._pieces = Pieces(layout, pieces)
 
-    def solve(
-        self, round_: Round, shed: Shed, step: float | None = None, deadline: float = math.inf
-    ) -> Flow | None:
+    def solve(self, round_: Round, shed: Shed, deadline: float = math.inf) -> Flow | None:
         """The optimal flow of a round, or the best found before `deadline`; None when nothing was found."""
-        self._update(round_, shed, step)
+        self._update(round_, shed)
         found: tuple[FlowIndex, Array, Duals] | None = None
         complete = False
         notes: dict[str, None] = {}
@@ -96,12 +91,12 @@ class Component:
             return None
         if not complete:
             notes["stopped before the optimum"] = None
-        bound = lagrange_bound(round_, self._tangents, found[2], shed, step)
+        bound = lagrange_bound(round_, self._tangents, found[2], shed)
         return self._flow(round_, found, bound, complete, tuple(notes))
 
     def value(self, round_: Round, shed: Shed, engine: int, extra: float) -> float:
         """The optimum in ms·requests/s with `extra` work/s that one engine must carry besides."""
-        self._update(round_, shed, None)
+        self._update(round_, shed)
         self._model.set_rhs(self._engine, -extra * np.eye(len(self._engine))[engine], equal=True)
         value = math.nan
         for _ in range(MAX_ROUNDS):
@@ -118,23 +113,15 @@ class Component:
         """What any plan for a round must cost, by the prices of the last one; None before there are any."""
         if self._last is None:
             return None
-        unlimited = dataclasses.replace(self._last, step=np.zeros(len(round_.demand)))
-        return lagrange_bound(round_, Tangents(round_), unlimited, shed, None)
+        return lagrange_bound(round_, Tangents(round_), self._last, shed)
 
-    def _update(self, round_: Round, shed: Shed, step: float | None) -> None:
+    def _update(self, round_: Round, shed: Shed) -> None:
         model, d = self._model, round_.demand
         self._tangents = Tangents(round_)
         model.set_rhs(self._demand, d, equal=True)
         model.set_rhs(self._free, round_.free * d, equal=False)
-        model.set_rhs(
-            self._step,
-            np.full(len(d), np.inf) if step is None else step * d,
-            equal=False,
-        )
-        self._over_price = shed.price / 3
         # Above the decided floor only what floating point needs is refused, so that prices stay defined.
         model.set_costs(self._shed, shed.price * (100.0 if shed.decided else 1.0))
-        model.set_costs(self._over, self._over_price)
         model.set_bounds(self._shed, np.maximum(d, shed.floor), shed.floor)
         self._prune(round_)
         self._add_flows(STAY, np.argwhere(round_.stay > 0))
@@ -171,16 +158,12 @@ class Component:
         layout = self.layout
         gamma = layout.gamma[rows] if family == MOVE else 0.0
         kappa = layout.kappa[rows] if family == MOVE else 0.0
-        extra = {
-            STAY: np.full(len(rows), -1, dtype=np.int32),
-            FREE: self._free[rows],
-            MOVE: self._step[rows],
-        }
+        allowance = self._free[rows] if family == FREE else np.full(len(rows), -1, dtype=np.int32)
         ones = np.ones(len(rows))
         columns = self._model.add_columns(
             layout.cost[rows, engines] + gamma,
             np.zeros(len(rows)),
-            [self._demand[rows], self._engine[engines], extra[family]],
+            [self._demand[rows], self._engine[engines], allowance],
             [ones, layout.work[rows, engines] + kappa, ones],
         )
         self._flows.add(family, rows, engines, columns)
@@ -197,7 +180,6 @@ class Component:
             row=duals[self._demand],
             engine=-duals[self._engine],
             free=np.minimum(0.0, duals[self._free]),
-            step=np.clip(duals[self._step], -self._over_price, 0.0),
         )
 
     def _grow(self, round_: Round, x: Array, duals: Duals) -> bool:

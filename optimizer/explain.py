@@ -84,7 +84,7 @@ def _engine(problem: Problem, result: Plan, f: str, k: str, engine: str, share: 
     cost = network + idle + work * price
     before = _before(problem, f, k)
     had = None if before is None else before.get(engine, 0.0)
-    sticky = key.has_session and before is not None
+    sticky = key.has_session and before is not None and (f, k) not in result.moves_free
     churn = key.gamma_ms + key.kappa * price if sticky else 0.0
     sum_ = f"{network:.1f} network + {idle:.1f} idle + {work:.3g} × {price:.1f} price = {cost:.1f} ms"
     if result.policy != "global":

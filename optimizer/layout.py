@@ -99,8 +99,10 @@ class Round:
     """[E] requests per unit of work in the demanded mix."""
     omega: Array
     """[E] output tokens per unit of work in the demanded mix."""
+    held: Array
+    """[R, E] fraction of a row with sessions that is there now and may stay."""
     stay: Array
-    """[R, E] fraction that is there now and may stay."""
+    """[R, E] `held`, but 0 for rows whose moves cost nothing."""
     free: Array
     """[R] fraction whose next move is free of churn: new, shed, or its engine lost."""
     usable: Mask
@@ -299,8 +301,10 @@ def _numbers(problem: Problem, layout: Layout) -> Round:
     flow = demand[:, None] * layout.mask
     work = (flow * layout.work).sum(axis=0)
     unit = np.max(flow * layout.work, axis=0, initial=0.0) / UNITS
-    stay, free = _previous(problem, layout, usable)
-    settled = silent & (free < 1e-9)  # nothing to gain from moving a row without demand
+    held = _held(problem, layout, usable)
+    settled = silent & (held.sum(axis=1) > 1.0 - 1e-9)  # nothing to gain from moving a row without demand
+    moves_free = np.array([row in problem.moves_free for row in layout.rows]) & ~settled
+    stay = np.where(moves_free[:, None], 0.0, held)
     usable = np.where(settled[:, None], stay > 0, usable)
     return Round(
         layout=layout,
@@ -310,16 +314,17 @@ def _numbers(problem: Problem, layout: Layout) -> Round:
         room=np.maximum(capacity - unit, 0.5 * capacity),
         rho=flow.sum(axis=0) / work,
         omega=(flow * layout.tokens[:, None]).sum(axis=0) / work,
+        held=held,
         stay=stay,
-        free=free,
+        free=np.maximum(0.0, 1.0 - stay.sum(axis=1)),
         usable=usable,
         settled=settled,
     )
 
 
-def _previous(problem: Problem, layout: Layout, usable: Mask) -> tuple[Array, Array]:
-    """What of each row may stay where it is, and what part moves free of churn."""
-    stay = np.zeros(layout.mask.shape)
+def _held(problem: Problem, layout: Layout, usable: Mask) -> Array:
+    """[R, E] what of each row may stay where it is; nothing of one that has no sessions to lose."""
+    held = np.zeros(layout.mask.shape)
     index = {e: j for j, e in enumerate(layout.engines)}
     before = problem.previous_shares or {}
     for i, (frontend, key) in enumerate(layout.rows):
@@ -329,6 +334,5 @@ def _previous(problem: Problem, layout: Layout, usable: Mask) -> tuple[Array, Ar
         total = sum(shares.values()) or 1.0
         for name, share in shares.items():
             if name != SHED and name in index:
-                stay[i, index[name]] = share / total
-    stay = np.minimum(np.where(usable, stay, 0.0), layout.max_share)
-    return stay, np.maximum(0.0, 1.0 - stay.sum(axis=1))
+                held[i, index[name]] = share / total
+    return np.minimum(np.where(usable, held, 0.0), layout.max_share)

@@ -57,6 +57,8 @@ class Plan:
     """front-end -> key -> why nothing serves it; such rows are all `shed`."""
     notes: tuple[str, ...] = ()
     """What an operator should know: solver fallbacks, early stops."""
+    moves_free: frozenset[tuple[str, str]] = frozenset()
+    """(front-end, key) planned without the price of movement."""
 
     def with_time(self, solve_ms: float) -> Plan:
         """The same plan with its solve time."""

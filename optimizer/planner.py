@@ -18,6 +18,7 @@ from optimizer.plan import EnginePlan, Plan
 from optimizer.policies import POLICIES
 from optimizer.problem import SHED, UNITS, Problem
 from optimizer.shedding import shed_prices
+from optimizer.step import stepped
 from optimizer.warm import Warm
 
 Array = npt.NDArray[np.float64]
@@ -48,8 +49,12 @@ def plan(
     warm.tidy()
     deadline = math.inf if time_limit_s is None else start + time_limit_s
     rounds, orphans = build_rounds(problem, warm.layouts)
-    merge = policy == "global" and problem.max_step is None  # a step limit is not to be passed by tidying up
-    parts = [_publishable(POLICIES[policy](r, problem, warm, deadline), merge) for r in rounds]
+    flows = [POLICIES[policy](r, problem, warm, deadline) for r in rounds]
+    if policy == "global":
+        flows = [merge_small(flow.round, flow) for flow in flows]
+    if problem.max_step is not None:
+        flows = [stepped(flow.round, flow, problem.max_step) for flow in flows]
+    parts = [_publishable(flow) for flow in flows]
     result = _assemble(problem, policy, parts, orphans)
     return result.with_time((warm.clock() - start) * 1e3)
 
@@ -72,10 +77,8 @@ class Part:
         return flow
 
 
-def _publishable(flow: Flow, merge: bool) -> Part:
+def _publishable(flow: Flow) -> Part:
     round_ = flow.round
-    if merge:
-        flow = merge_small(round_, flow)
     units = round_shares(round_, flow)
     part = units / UNITS * round_.demand[:, None]
     cost = evaluate(round_, part[:, :-1], part[:, -1], shed_prices(round_))
@@ -215,4 +218,5 @@ def _total(
         prices=prices,
         unserved=unserved,
         notes=tuple(sorted({note for part in parts for note in part.flow.notes})),
+        moves_free=problem.moves_free,
     )

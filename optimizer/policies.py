@@ -25,7 +25,7 @@ Policy = Callable[[Round, Problem, Warm, float], Flow]
 def global_(round_: Round, problem: Problem, warm: Warm, deadline: float) -> Flow:
     """The optimum of the linear program; when every solver fails, shares by capacity."""
     nothing = np.where(round_.usable.any(axis=1), 0.0, round_.demand)
-    flow = _solve(round_, Shed(nothing, shed_prices(round_)), problem.max_step, warm, deadline)
+    flow = _solve(round_, Shed(nothing, shed_prices(round_)), warm, deadline)
     if flow is not None and np.any(flow.shed > nothing + 1e-7 * round_.demand):
         # A moved request's extra work must not be the reason to refuse another: plan again without it.
         without = warm.without_kappa(round_)
@@ -34,16 +34,16 @@ def global_(round_: Round, problem: Problem, warm: Warm, deadline: float) -> Flo
         except ArithmeticError as error:
             return dataclasses.replace(flow, notes=(*flow.notes, f"refused by price only: {error}"))
         shed = Shed(floor, shed_prices(without), decided=True)
-        flow = _solve(without, shed, problem.max_step, warm, deadline)
+        flow = _solve(without, shed, warm, deadline)
     if flow is None:
         weight = np.broadcast_to(round_.capacity, round_.usable.shape)
         return baselines.split(round_, weight, ("every solver failed",))
     return flow
 
 
-def _solve(round_: Round, shed: Shed, step: float | None, warm: Warm, deadline: float) -> Flow | None:
+def _solve(round_: Round, shed: Shed, warm: Warm, deadline: float) -> Flow | None:
     component = warm.component(round_.layout)
-    flow = component.solve(round_, shed, step, deadline)
+    flow = component.solve(round_, shed, deadline)
     if flow is None:
         warm.forget(round_.layout)
     return flow

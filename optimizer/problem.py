@@ -138,6 +138,8 @@ class Problem:
     """Certified gap to reach, as a fraction of the latency part."""
     max_step: float | None = None
     """Fraction of a row that may move unforced in one round (soft: capacity comes first)."""
+    moves_free: frozenset[tuple[str, str]] = frozenset()
+    """(front-end, key) whose moves cost nothing in this round."""
     observed: Mapping[str, Observed] | None = None
     """engine -> what was measured there, with its delay; used by `feedback` and `dgd` only."""
     tuning: Tuning = Tuning()

@@ -17,12 +17,15 @@ from optimizer.planner import plan
 from optimizer.problem import Problem
 from optimizer.publish import DEFAULT_GAIN, decide, flow_of, is_complete
 from optimizer.shedding import shed_prices
-from optimizer.warm import Warm
+from optimizer.warm import Row, Warm
 
 EXPECTED_HOLD_S = 300.0
 """Time over which the prices of the policy spread the cost of a move."""
 
 MOST_HALVINGS = 6
+
+WHOLE = 0.2
+"""A row that moves by more than this moves as if moving cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +51,40 @@ def replan(
 
     First last round's prices bound what any plan could gain; below the threshold nothing is solved. Else the
     full target is planned and judged; if it is worth publishing but moves more than `max_step` of a row, the
-    published plan is the best one that moves no more than that, capacity permitting.
+    published plan is a step of that size towards it, capacity permitting (`step`).
 
     The price of a move (γ, κ) is its one-time cost spread over the time that a plan is expected to hold. A
     plan that has held for long is expected to hold as long again: the price falls accordingly, so that a
-    fleet whose inputs stand still ends at its optimum and not one move's price beside it.
+    fleet whose inputs stand still ends at its optimum and not one move's price beside it. A row that moves by
+    more than `WHOLE` moves altogether: else the price of the last few requests leaves it in two places, for
+    a gain that no later round would find worth a publication.
     """
     warm = Warm() if warm is None else warm
     if problem.max_step is not None:
         problem = dataclasses.replace(problem, max_step=None)
-    problem = patient(problem, held_s)
+    problem = dataclasses.replace(patient(problem, held_s), moves_free=warm.whole)
     if warm.unfinished:  # a move that was worth starting is worth finishing
         min_gain, problem = 0.0, dataclasses.replace(problem, max_gap=0.0)
     if policy == "global":
         quiet = quiet_decision(problem, warm, min_gain)
         if quiet is not None:
-            warm.unfinished = False
+            warm.unfinished, warm.whole = False, frozenset()
             return Replan(quiet, None)
     target = plan(problem, policy, warm, time_limit_s)
     decision = decide(problem.previous_shares, target, problem, min_gain)
+    if policy == "global" and decision.publish and (whole := warm.whole | _moving(target)) != warm.whole:
+        problem = dataclasses.replace(problem, moves_free=whole)
+        target = plan(problem, policy, warm, time_limit_s)
     warm.unfinished = decision.publish and max_step is not None and largest_move(target) > max_step
-    if not warm.unfinished:
-        return Replan(decision, target)
-    return Replan(decision, plan(dataclasses.replace(problem, max_step=max_step), policy, warm, time_limit_s))
+    warm.whole = problem.moves_free if warm.unfinished else frozenset()
+    if warm.unfinished:
+        target = plan(dataclasses.replace(problem, max_step=max_step), policy, warm, time_limit_s)
+    return Replan(decision, target)
+
+
+def _moving(target: Plan) -> frozenset[Row]:
+    """Rows of which a plan moves so much that the rest is to follow."""
+    return frozenset((f, k) for f, rows in target.moved.items() for k, moved in rows.items() if moved > WHOLE)
 
 
 def patient(problem: Problem, held_s: float) -> Problem:

@@ -11,6 +11,9 @@ import numpy as np
 from optimizer.component import Component
 from optimizer.layout import Layout, LayoutCache, Round
 
+Row = tuple[str, str]
+"""(front-end, key)"""
+
 MOST = 512
 """Layouts and programs kept; beyond it all are dropped, as fleets that changed leave theirs behind."""
 
@@ -28,6 +31,8 @@ class Warm:
         """engine -> smoothed latency, ms, of the `feedback` policy: the one state that does decide."""
         self.unfinished = False
         """The last publication was cut short by a step limit; the next round goes on without a threshold."""
+        self.whole: frozenset[Row] = frozenset()
+        """Rows on the way to other engines: they go altogether, without the price of movement."""
         self._components: dict[tuple[object, ...], Component] = {}
 
     def tidy(self) -> None:

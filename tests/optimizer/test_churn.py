@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from optimizer import Engine, Key, Outcome, Warm, decide, plan, replan
+from optimizer import Engine, Key, Outcome, Warm, decide, explain, plan, replan
 from tests.optimizer.fleets import DEMAND, KEY, RTT, queue_profile, talk
 
 AWAY = {f: {KEY: {"c": 1.0}} if f == "C" else {KEY: {"a": 0.6, "b": 0.4}} for f in DEMAND}
@@ -51,6 +51,42 @@ def test_a_home_engine_that_comes_back_gets_all_its_traffic_back():
     for load in (0.1, 0.2):
         _, shares = follow(two_regions(previous=away.shares, load=load), 5)
         assert shares["A"][KEY] == {"a": 1.0}
+
+
+def two_homes(lost=False, previous=None):
+    """Two front-ends, an engine near each; `lost`: A's is gone. Loaded so that moves have a price."""
+    return talk(
+        demand_rps={"A": {KEY: 40.0}, "B": {KEY: 40.0}},
+        network_ms={"A": {"a": 1.0, "b": 41.0}, "B": {"a": 41.0, "b": 1.0}},
+        engines={
+            "a": Engine(queue_profile(100.0), 0.0 if lost else 1.0),
+            "b": Engine(queue_profile(100.0)),
+        },
+        eligible={(f, KEY): frozenset("ab") for f in "AB"},
+        previous_shares=previous,
+    )
+
+
+def test_all_traffic_goes_home_in_steps_and_no_other_moves_aside_meanwhile():
+    away = plan(two_homes(lost=True)).shares
+    warm, shares, way = Warm(), away, []
+    for _ in range(5):
+        found = replan(two_homes(previous=shares), warm=warm, max_step=0.3)
+        if found.decision.publish:
+            shares = found.plan.shares
+            way.append((shares["A"][KEY]["a"], shares["B"][KEY]))
+    assert [home for home, _ in way] == pytest.approx([0.3, 0.6, 0.9, 1.0], abs=1e-5)
+    assert all(other == {"b": 1.0} for _, other in way)
+
+
+def test_a_row_that_moves_altogether_is_explained_without_a_price_of_moving():
+    away = plan(two_homes(lost=True)).shares
+    back = two_homes(previous=away)
+    found = replan(back).plan
+    (reason,) = [r for r in explain(back, found, "A", KEY) if r.destination == "a"]
+    assert reason.relation == "more"
+    assert reason.churn_ms == 0.0
+    assert reason.cost_ms == pytest.approx(reason.row_price_ms, abs=0.02)
 
 
 def test_a_move_that_gains_less_than_the_threshold_is_not_published():
