@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+from prometheus_client import disable_created_metrics
 
 from headrace.child import write_ports
 from headrace.control_plane.config import Address, ServeConfig
@@ -64,6 +65,7 @@ def command(policy: Path, ports_file: Path | None, **options: object) -> None:
 async def _serve(config: ServeConfig, found: Opening, ports_file: Path | None) -> int:
     log = make_logger(fleet=found.policy.fleet, revision=found.policy.revision, snapshot=0)
     stop = asyncio.Event()
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library does not annotate it
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)

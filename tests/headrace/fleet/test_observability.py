@@ -57,7 +57,9 @@ NAMES = {
     "headrace_xds_refused",
     "headrace_event_loop_lag_seconds",
     "headrace_state_save_timestamp_seconds",
+    "headrace_certificate_expiry_timestamp_seconds",
 }
+PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text()
 
 
 async def scrape(fleet: Fleet) -> dict[str, Metric]:
@@ -81,6 +83,8 @@ async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loa
     async with loaded(fleet):
         await until(fleet, lambda status: demand(status) > 40)
         families = await answered(lambda: scrape(fleet), lambda found: found.keys() >= NAMES)
+    exported = {found.name + ("_total" if found.type == "counter" else "") for found in families.values()}
+    assert {name for name in exported if f"`{name}`" not in PAGE} == set()
     assert {stage for (stage,) in series(families, "headrace_plan_duration_seconds_count", "stage")} == {
         *("collect", "solve", "partition", "publish")
     }
@@ -169,6 +173,7 @@ async def test_the_log_tells_what_happened_in_lines_of_one_form(fleet: Fleet, lo
     assert "engine_lost" not in seen
     for event, lines in seen.items():
         assert re.fullmatch(r"[a-z][a-z_]*", event)
+        assert f"`{event}`" in PAGE
         assert all(line.keys() >= EVERY_LINE for line in lines), event
     published = seen["plan_published"]
     assert [line["snapshot"] for line in published] == sorted({line["snapshot"] for line in published})
