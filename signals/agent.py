@@ -33,6 +33,7 @@ from signals.messages import Hello, Sample, State
 _log = logging.getLogger(__name__)
 _FAILURES = (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError)
 """What a missing, hung or foreign engine makes of a request to it."""
+_IDLE_LOOKS = 2
 _PROBE_PROMPT = "This request asks for a single token to see whether the engine can generate any at all."
 """A sentence, not a word: vLLM's CPU build was seen to crash on a prompt of two tokens."""
 
@@ -87,6 +88,7 @@ class Agent:
         self._draining = ""
         self._told_missing: tuple[str, ...] = ()
         self._client: ReportClient | None = None
+        self._looked = asyncio.Event()
 
     @property
     def sample(self) -> Sample:
@@ -128,6 +130,24 @@ class Agent:
         self._set(self._sample)
         if self._client is not None and self._sample.state != State.DOWN:
             await self._client.drain_acked()
+
+    async def finished(self) -> None:
+        """Return when the engine has nothing left to answer, is down, or was never reached; call it after
+        `drain`, and wait with a time-out. An engine that does not tell how much it runs is not waited for.
+
+        What an Envoy sent just before it acknowledged may come in after a look, so two must agree.
+        """
+        idle = 0
+        while self._client is not None and idle < _IDLE_LOOKS:
+            self._looked.clear()
+            await self._looked.wait()
+            idle = idle + 1 if self._is_idle() else 0
+
+    def _is_idle(self) -> bool:
+        sample = self._sample
+        if sample.state == State.DOWN or "running" in self._told_missing:
+            return True
+        return sample.running == 0 and not sample.waiting
 
     def _make_client(self, engine: _Engine) -> ReportClient:
         config = self._config
@@ -176,6 +196,7 @@ class Agent:
                 self._probed = not self._config.probe
                 return
             self._set(sample)
+            self._looked.set()
             await asyncio.sleep(self._config.interval_s)
 
     def _set(self, sample: Sample) -> None:

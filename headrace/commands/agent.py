@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,23 +42,27 @@ _KINDS = ("vllm", "sglang")
 )
 @click.option("--probe", is_flag=True, help="one generated token must come back before READY")
 @click.option("--drain-s", default=25.0, show_default=True, help="on SIGTERM: longest wait for the drain")
+@click.option(
+    "--finish-s", default=900.0, show_default=True, help="and then: longest wait for running answers"
+)
 @click.option("--ca", type=click.Path(exists=True, path_type=Path), help="verifies the control plane: TLS")
 @click.option("--cert", type=click.Path(exists=True, path_type=Path), help="client certificate (mTLS)")
 @click.option("--key", type=click.Path(exists=True, path_type=Path), help="its key")
 @click.option("--token-file", type=click.Path(exists=True, path_type=Path), help="bearer token for reports")
 @click.option("--once", is_flag=True, help="print one sample as JSON and end; reports nothing")
-def command(reports: tuple[str, ...], once: bool, drain_s: float, **options: Any) -> None:
+def command(reports: tuple[str, ...], once: bool, drain_s: float, finish_s: float, **options: Any) -> None:
     """Report load for a real engine.
 
-    On SIGTERM the replica is reported DRAINING, and the agent ends once no Envoy sends to it any more: as a
-    preStop hook it lets running answers end whole.
+    On SIGTERM the replica is reported DRAINING, and the agent ends once no Envoy sends to it any more and the
+    engine has nothing left to answer: as a preStop hook it lets running answers end whole. A second signal
+    ends it at once.
     """
     _log_json()
     if not once and not reports:
         raise click.UsageError("--report HOST:PORT is required (or --once)")
     config = _config(reports, **options)
     with contextlib.suppress(KeyboardInterrupt):
-        code = asyncio.run(_once(config) if once else _run(config, drain_s))
+        code = asyncio.run(_once(config) if once else _run(config, drain_s, finish_s))
         if code:
             raise SystemExit(code)
 
@@ -143,26 +148,47 @@ def _log_json() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-async def _run(config: Any, drain_s: float) -> int:
-    """Report until SIGTERM or SIGINT, then drain."""
+async def _run(config: Any, drain_s: float, finish_s: float) -> int:
+    """Report until SIGTERM or SIGINT, then drain and let the engine finish, unless there is a second one."""
     from signals.agent import Agent
 
-    agent, stop = Agent(config), asyncio.Event()
+    agent, told, again = Agent(config), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, lambda: (again if told.is_set() else told).set())
     reporting = asyncio.create_task(agent.run())
-    await asyncio.wait({reporting, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     try:
+        await _first(reporting, told.wait())
         if not reporting.done():
-            async with asyncio.timeout(drain_s):
-                await agent.drain("agent was told to stop")
-    except TimeoutError:
-        logging.getLogger("headrace.agent").warning("drain_unacknowledged", extra={"waited_s": drain_s})
+            await _first(_leave(agent, drain_s, finish_s), again.wait())
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
     return 0
+
+
+async def _first(*these: Awaitable[Any]) -> None:
+    """Wait until one of these is done; those begun here do not outlive it."""
+    tasks = [asyncio.ensure_future(each) for each in these]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    begun = [task for task in tasks if task not in these]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
+async def _leave(agent: Any, drain_s: float, finish_s: float) -> None:
+    log = logging.getLogger("headrace.agent")
+    try:
+        async with asyncio.timeout(drain_s):
+            await agent.drain("agent was told to stop")
+    except TimeoutError:
+        log.warning("drain_unacknowledged", extra={"waited_s": drain_s})
+    try:
+        async with asyncio.timeout(finish_s):
+            await agent.finished()
+    except TimeoutError:
+        log.warning("answers_unfinished", extra={"waited_s": finish_s, "running": agent.sample.running})
 
 
 async def _once(config: Any) -> int:

@@ -235,12 +235,12 @@ class ControlPlane:
             self.planner.want("topology")
 
     def _judge_members(self) -> None:
-        now = self.clock()
-        self.protection.update(self.rules, self.traffic.view(), now, self.learner.corrections(self.rules))
+        now, seen = self.clock(), self.traffic.view()
+        self.protection.update(self.rules, seen, now, self.learner.corrections(self.rules))
         self._ramp()
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
         self._sources.penalised(self.protection.penalised(now))
-        self._demand.update(self.policy, self.traffic.view())
+        self._demand.update(self.policy, seen)
         self._sources.miscounted(self.traffic.attempts_mismatch())
 
     def _ramp(self) -> None:

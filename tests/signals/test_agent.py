@@ -91,6 +91,21 @@ async def agent(fleet, target):
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def command(fleet, target) -> asyncio.subprocess.Process:
+    """`headrace agent` beside the target."""
+    return await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("headrace")), "agent", "--kind", "vllm", "--engine", "us-h100"),
+        *("--target", target.url, "--report", fleet.target, "--fleet", "prod", "--region", "us"),
+        *("--cluster", "us-1", "--replica-id", "r1", "--interval", "0.05"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+def running(fleet):
+    found = fleet.replicas().get("r1")
+    return found and found.value(Signal.RUNNING, 0.0)
+
+
 def state(fleet):
     found = fleet.replicas().get("r1")
     return found and found.state
@@ -173,19 +188,59 @@ async def test_one_look_without_reporting(target):
     assert sample.state.name == "DOWN"
 
 
+async def test_it_is_finished_when_the_engine_runs_nothing(fleet, agent, target):
+    made = agent()
+    await fleet.until(lambda: state(fleet) is ReplicaState.READY, "ready")
+    finished = asyncio.create_task(made.finished())
+    target.page |= {"running": 0, "waiting": 4}
+    await fleet.until(lambda: running(fleet) == 0.0, "only queued")
+    assert not finished.done()
+    target.page |= {"running": 0, "waiting": 0}
+    async with asyncio.timeout(5):
+        await finished
+
+
+async def test_it_is_finished_when_the_engine_is_gone(fleet, agent, target):
+    made = agent()
+    await fleet.until(lambda: state(fleet) is ReplicaState.READY, "ready")
+    await target.stop()
+    async with asyncio.timeout(5):
+        await made.finished()
+
+
+async def test_it_is_finished_when_there_never_was_an_engine(agent, target):
+    await target.stop()
+    async with asyncio.timeout(5):
+        await agent().finished()
+
+
+async def test_a_second_signal_ends_the_command_at_once(fleet, target):
+    process = await command(fleet, target)
+    try:
+        await fleet.until(lambda: state(fleet) is ReplicaState.READY, "ready")
+        process.terminate()
+        await fleet.until(lambda: state(fleet) is ReplicaState.DRAINING, "draining")
+        process.terminate()
+        async with asyncio.timeout(5):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 async def test_the_command_drains_on_sigterm_and_ends(fleet, target):
-    process = await asyncio.create_subprocess_exec(
-        *(str(Path(sys.executable).with_name("headrace")), "agent", "--kind", "vllm", "--engine", "us-h100"),
-        *("--target", target.url, "--report", fleet.target, "--fleet", "prod", "--region", "us"),
-        *("--cluster", "us-1", "--replica-id", "r1", "--interval", "0.05"),
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await command(fleet, target)
     try:
         await fleet.until(lambda: state(fleet) is ReplicaState.READY, "ready")
         process.terminate()
         await fleet.until(lambda: state(fleet) is ReplicaState.DRAINING, "draining")
         assert fleet.replicas()["r1"].reason == "agent was told to stop"
         fleet.drained.set()
+        await fleet.until(lambda: fleet.acked, "acknowledged")
+        target.page |= {"running": 1, "waiting": 0}
+        await fleet.until(lambda: running(fleet) == 1.0, "one answer still runs, and is reported")
+        target.page["running"] = 0
         async with asyncio.timeout(5):
             _, log = await process.communicate()
         assert process.returncode == 0, log
