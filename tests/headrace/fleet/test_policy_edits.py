@@ -30,7 +30,7 @@ def _broken(document: dict[str, Any]) -> None:
 
 
 async def test_changed_capacity_shows_in_the_shares_and_fails_nothing(tmp_path: Path, loaded: Loading):
-    far = small(network={"rtt_ms": {"west": {"east": 150}}})
+    far = small(network={"rtt_ms": {"west": {"east": 400}}})
     async with Fleet(far, tmp_path, early_headers=False) as fleet, loaded(fleet) as generator:
         generator.set_rate("west", 60)
         await until(fleet, lambda status: demand(status) > 75 and share(status, "west", "west-gpu") > 0.95)
