@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -45,6 +46,7 @@ from headrace.problem import EngineState, PlanningRules
 from signals.membership import Membership
 from signals.replicas import Replica, dump, load
 from signals.report_service import ReportService
+from xds_server.debounce import Debounce
 from xds_server.events import Acked, Disconnected, Event
 from xds_server.server import XdsServer
 from xds_server.translate.names import RUNTIME_LAYER
@@ -169,6 +171,8 @@ class ControlPlane:
             await self.gate.take(self._found)
             self.planner.wanted.clear()  # the first round waits for the reporters all the same
         self._engines.expect(self.policy, self.membership.view())
+        if self.ready:
+            self.publisher.publish()
         async with listening(self) as ports:
             self.log.info("control_plane_started", ports=ports, insecure_dev=self.config.insecure_dev)
             yield ports
@@ -178,6 +182,7 @@ class ControlPlane:
         """Work until `stop` is set, then save the state."""
         loops: list[Coroutine[Any, Any, None]] = [
             self._follow_members(),
+            self._publish_changes(),
             self.planner.run(self._settle() if self.ready else self._wait_for_members()),
             self.gate.follow(stop),
             self.persistence.run(),
@@ -226,9 +231,14 @@ class ControlPlane:
             self._ramp()
             if self.ready:
                 self.persistence.changed()
-                self.publisher.publish()
-                await self.publisher.note_ack()
+                self.publisher.want()
             self._look_for_lost_engines()
+
+    async def _publish_changes(self) -> None:
+        while True:
+            await self.publisher.wanted.wait()
+            with self.telemetry.stage_s.labels("publish").time():
+                await self.publisher.publish_in_turns()
 
     def _look_for_lost_engines(self) -> None:
         if self._engines.update(self.policy, self.membership.view()):
@@ -266,10 +276,14 @@ class ControlPlane:
 
     async def _members_hold(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds and the members have not changed for a while."""
-        version = -1
-        while not holds() or version != self.membership.view().version:
-            version = self.membership.view().version
-            await asyncio.sleep(_QUIET_S)
+        arrivals, version = Debounce(_QUIET_S, math.inf), -1
+        while True:
+            if version != self.membership.view().version:
+                version = self.membership.view().version
+                arrivals.note(self.clock())
+            if holds() and arrivals.take(self.clock()):
+                return
+            await asyncio.sleep(_QUIET_S / 5)
 
     def _without_replicas(self) -> frozenset[str]:
         return observations.without_replicas(self.policy, self.membership.view())
@@ -339,12 +353,10 @@ class ControlPlane:
         before = self.publisher.limits
         self.publisher.limits = limits(found, self.policy, self.envoys())
         if found.served is not found.base or not self.ready:
-            start = self.clock()
             self._serve(found.served)
-            self.telemetry.stage_s.labels("publish").observe(self.clock() - start)
             self.telemetry.published(found, trigger)
         elif self.publisher.limits != before:
-            self.publisher.publish()
+            self.publisher.want()
             self.persistence.changed()
         else:
             self.publisher.limits = before  # the same numbers: the tables made for them stay
@@ -360,7 +372,7 @@ class ControlPlane:
         self.telemetry.bind(snapshot=served.sequence)
         self._served_since = self.clock()
         self.publisher.served = served
-        self.publisher.publish()
+        self.publisher.want()
         if not self.ready:
             self.log.info("control_plane_ready")
         self.published_at = self.wall_clock()

@@ -64,7 +64,8 @@ class Tables:
     def __init__(self, policy: Policy, served: Served, limits: Limits) -> None:
         self.inputs = (policy, served, limits)
         self._policy = policy
-        self._members = MembershipView(-1, {})
+        self.members = MembershipView(-1, {})
+        """Those that the tables show."""
         self._reached: dict[tuple[str, bool], _Reach] = {}
         self._splits = {
             frontend: tuple(
@@ -87,7 +88,7 @@ class Tables:
 
     def look(self, members: MembershipView) -> frozenset[str]:
         """Take the members as they are now; returns the front-ends whose table differs from before."""
-        self._members = members
+        self.members = members
         changed = set()
         for name, home in list(self._reached):
             spec = self._policy.engines[name]
@@ -111,7 +112,7 @@ class Tables:
         spec = self._policy.engines[engine]
         key = (engine, self._policy.frontends[frontend].region == spec.region)
         if (found := self._reached.get(key)) is None:
-            found = self._reached[key] = _Reach.of(self._policy, self._members, spec, home=key[1])
+            found = self._reached[key] = _Reach.of(self._policy, self.members, spec, home=key[1])
         return found
 
 
@@ -259,6 +260,7 @@ def _models(policy: Policy) -> tuple[Model, ...]:
             longest_generation_s=item.longest_generation_s,
             per_try_timeout_s=item.first_byte_timeout_s,
             same_engine_retries=policy.protection.retries.same_engine,
+            retry_statuses=policy.protection.retries.statuses,
         )
         for name, item in policy.models.items()
     )
