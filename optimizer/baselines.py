@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from optimizer.bound import Duals, Shed
 from optimizer.component import Flow
-from optimizer.layout import Layout, Round, times
+from optimizer.layout import Layout, Round
 from optimizer.problem import Problem
+from optimizer.profile import times
 from optimizer.shedding import shed_prices
 from optimizer.warm import Warm
 

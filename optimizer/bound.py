@@ -7,13 +7,12 @@ a certificate for early stops, for integer shares and, with last round's prices,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.grid import Grid, Index
+from optimizer.grid import Index
 from optimizer.layout import Round
 
 Array = npt.NDArray[np.float64]
@@ -58,21 +57,16 @@ class Tangents:
 
     def at(self, engine: Index, point: Index) -> tuple[Array, Array, Array]:
         """(slope, intercept, load) of given tangents."""
-        slope, intercept, load = (np.zeros(len(engine)) for _ in range(3))
-        for mine, grid in self._by_grid(engine):
-            rho, omega = self._round.rho[engine[mine]], self._round.omega[engine[mine]]
-            load[mine] = at = grid.loads(point[mine])
-            a, da, b, db = grid.curve.congestion(at)
-            slope[mine] = rho * da + omega * db
-            intercept[mine] = rho * a + omega * b - slope[mine] * at
-        return slope, intercept, load
+        curves, rho, omega = self._round.layout.curves, self._round.rho[engine], self._round.omega[engine]
+        load = curves.loads(engine, point)
+        a, da, b, db = curves.congestion(engine, load)
+        slope = rho * da + omega * db
+        return slope, rho * a + omega * b - slope * load, load
 
     def highest_at(self, load: Array) -> Index:
         """[E] the tangent that is highest at each engine's load per replica."""
         every = np.arange(len(load), dtype=np.intp)
-        below = np.zeros(len(load), dtype=np.intp)
-        for mine, grid in self._by_grid(every):
-            below[mine] = grid.below(load[mine])
+        below = self._round.layout.curves.below(every, load)
         above = np.minimum(below + 1, self.points - 1)
         low, high = (
             slope * load + height for slope, height, _ in (self.at(every, p) for p in (below, above))
@@ -96,13 +90,6 @@ class Tangents:
             s0 * cross + b0 - price * cross,
         )
         return np.where(s0 >= price, 0.0, np.minimum(0.0, inside))
-
-    def _by_grid(self, engine: Index) -> Iterator[tuple[npt.NDArray[np.bool_], Grid]]:
-        of = self._round.layout.grid_of[engine]
-        for index, grid in enumerate(self._round.layout.grids):
-            mine = of == index
-            if mine.any():
-                yield mine, grid
 
 
 def stay_costs(round_: Round, duals: Duals) -> Array:

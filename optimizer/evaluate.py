@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.layout import Round, times
+from optimizer.layout import Round
+from optimizer.profile import times
 
 Array = npt.NDArray[np.float64]
 

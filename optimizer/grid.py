@@ -42,27 +42,6 @@ class Grid:
         """Number of points."""
         return (len(self.load) - 1) * self.fine + 1
 
-    def loads(self, point: Index) -> Array:
-        """The loads of points."""
-        gap = np.minimum(point // self.fine, max(0, len(self.load) - 2))
-        upper = np.minimum(gap + 1, len(self.load) - 1)
-        part = (point - gap * self.fine) / self.fine
-        at: Array = self.load[gap] + (self.load[upper] - self.load[gap]) * part
-        return at
-
-    def below(self, load: Array) -> Index:
-        """The last point at or below each load."""
-        gap = np.clip(
-            np.searchsorted(self.load, load, side="right") - 1,
-            0,
-            max(0, len(self.load) - 2),
-        )
-        upper = np.minimum(gap + 1, len(self.load) - 1)
-        width = self.load[upper] - self.load[gap]
-        part = np.divide(load - self.load[gap], width, out=np.zeros(len(load)), where=width > 0)
-        point: Index = gap * self.fine + np.floor(np.clip(part, 0.0, 1.0) * self.fine).astype(np.intp)
-        return np.minimum(point, self.points - 1)
-
 
 def make_grid(curve: Harmonic | Table, limit: float, fine: int) -> Grid:
     """The grid of `curve` on [0, limit]."""

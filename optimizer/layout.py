@@ -15,8 +15,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from optimizer.curves import Curves
 from optimizer.grid import Grid, Index, make_grid
 from optimizer.problem import SHED, UNITS, Engine, Problem
+from optimizer.profile import times
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -81,6 +83,11 @@ class Layout:
         """[R, E] idle latency with network, ms, perturbed; infinite where not eligible."""
         return np.where(self.mask, self.network + self.idle - self.tie_break, np.inf)
 
+    @cached_property
+    def curves(self) -> Curves:
+        """The curves of all engines, per replica."""
+        return Curves(self.grids, self.grid_of)
+
 
 @dataclass(frozen=True)
 class Round:
@@ -125,34 +132,17 @@ class Round:
     def curves(self, load: Array) -> tuple[Array, Array]:
         """h_e(load) and its slope, per engine [E]; load in work/s of the whole engine."""
         h, slope = np.zeros_like(load), np.zeros_like(load)
-        alive = self.scale > 0
-        for index, grid in enumerate(self.layout.grids):
-            mine = (self.layout.grid_of == index) & alive
-            if mine.any():
-                a, da, b, db = grid.curve.congestion(load[mine] / self.scale[mine])
-                h[mine] = self.scale[mine] * (self.rho[mine] * a + times(self.omega[mine], b))
-                slope[mine] = self.rho[mine] * da + times(self.omega[mine], db)
+        alive = np.flatnonzero(self.scale > 0)
+        scale, rho, omega = self.scale[alive], self.rho[alive], self.omega[alive]
+        a, da, b, db = self.layout.curves.congestion(alive, load[alive] / scale)
+        h[alive] = scale * (rho * a + times(omega, b))
+        slope[alive] = rho * da + times(omega, db)
         return h, slope
 
     def latency(self, load: Array) -> tuple[Array, Array]:
         """TTFT and TBOT [E] in ms at the engines' loads; of an engine without replicas, its idle latency."""
-        ttft, tbot = np.zeros_like(load), np.zeros_like(load)
-        for index, grid in enumerate(self.layout.grids):
-            mine = self.layout.grid_of == index
-            per_replica = np.divide(
-                load[mine],
-                self.scale[mine],
-                out=np.zeros(mine.sum()),
-                where=self.scale[mine] > 0,
-            )
-            ttft[mine], tbot[mine] = grid.curve.latency(per_replica)
-        return ttft, tbot
-
-
-def times(weight: Array, value: Array) -> Array:
-    """weight·value, with 0·∞ = 0: what is not asked for costs nothing."""
-    out: Array = np.multiply(weight, value, out=np.zeros_like(value), where=weight > 0)
-    return out
+        per_replica = np.divide(load, self.scale, out=np.zeros(len(load)), where=self.scale > 0)
+        return self.layout.curves.latency(np.arange(len(load), dtype=np.intp), per_replica)
 
 
 def build_rounds(

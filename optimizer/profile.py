@@ -21,6 +21,8 @@ from optimizer.convex import isotonic, lower_hull
 from optimizer.errors import ProblemError, check_number
 
 Array = npt.NDArray[np.float64]
+Values = float | Array
+"""One number, or one for each load."""
 
 POLE_MARGIN = 0.98
 """Largest part of the pole λmax that an engine may be planned up to."""
@@ -56,29 +58,52 @@ class Harmonic:
         """Loads at which a slope jumps."""
         return (self.knee_rps,) if self.slope else ()
 
-    def _ratio(self, load: Array) -> Array:
-        u = load / self.lambda_max_rps
-        return np.where(u < 1.0, u / np.where(u < 1.0, 1.0 - u, 1.0), np.inf)
-
     def latency(self, load: Array) -> tuple[Array, Array]:
         """(TTFT, TBOT) in ms at `load`; infinite from the pole on."""
-        ratio = self._ratio(load) if self.pole_rps < math.inf else np.zeros_like(load)
-        ttft = self.base_ms + self.slope * np.maximum(0.0, load - self.knee_rps)
-        if self.queue_ms:
-            ttft = ttft + self.queue_ms * ratio
-        return ttft, self.t0_ms * (1.0 + ratio) if self.t0_ms else np.zeros_like(load)
+        return harmonic_latency(load, *self.parameters)
 
     def congestion(self, load: Array) -> tuple[Array, Array, Array, Array]:
         """(A, A′, B, B′) at `load`, infinite from the pole on; at a corner the slope from the left."""
-        ratio = self._ratio(load) if self.pole_rps < math.inf else np.zeros_like(load)
-        pole = ratio + ratio * (1.0 + ratio)
-        knee = self.slope * np.maximum(0.0, load - self.knee_rps)
-        a, da = load * knee, knee + self.slope * load * (load > self.knee_rps)
-        if self.queue_ms:
-            a, da = a + self.queue_ms * load * ratio, da + self.queue_ms * pole
-        if not self.t0_ms:
-            return a, da, np.zeros_like(load), np.zeros_like(load)
-        return a, da, self.t0_ms * load * ratio, self.t0_ms * pole
+        return harmonic_congestion(load, *self.parameters)
+
+    @property
+    def parameters(self) -> tuple[float, float, float, float, float, float]:
+        """In the order that the functions below take them."""
+        return self.lambda_max_rps, self.t0_ms, self.base_ms, self.knee_rps, self.slope, self.queue_ms
+
+
+def harmonic_latency(
+    load: Array, pole: Values, t0: Values, base: Values, knee: Values, slope: Values, queue: Values
+) -> tuple[Array, Array]:
+    """As `Harmonic.latency`; every parameter is one number, or one for each load."""
+    ratio = _ratio(load, pole, t0, queue)
+    ttft = base + slope * np.maximum(0.0, load - knee) + times(queue, ratio)
+    return ttft, times(t0, 1.0 + ratio)
+
+
+def harmonic_congestion(
+    load: Array, pole: Values, t0: Values, base: Values, knee: Values, slope: Values, queue: Values
+) -> tuple[Array, Array, Array, Array]:
+    """As `Harmonic.congestion`; every parameter is one number, or one for each load."""
+    ratio = _ratio(load, pole, t0, queue)
+    rise = ratio + ratio * (1.0 + ratio)
+    above = slope * np.maximum(0.0, load - knee)
+    a = load * above + times(queue * load, ratio)
+    da = above + slope * load * (load > knee) + times(queue, rise)
+    return a, da, times(t0 * load, ratio), times(t0, rise)
+
+
+def _ratio(load: Array, pole: Values, t0: Values, queue: Values) -> Array:
+    """u/(1 − u), infinite from the pole on; 0 where nothing has a pole."""
+    u = load / pole
+    ratio = np.where(u < 1.0, u / np.where(u < 1.0, 1.0 - u, 1.0), np.inf)
+    return np.where(np.greater(t0, 0.0) | np.greater(queue, 0.0), ratio, 0.0)
+
+
+def times(weight: Values, value: Array) -> Array:
+    """weight·value, with 0·∞ = 0: what is not asked for costs nothing."""
+    out: Array = np.multiply(weight, value, out=np.zeros_like(value), where=np.greater(weight, 0.0))
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer import ProblemError, Profile
+from optimizer.curves import Curves
 from optimizer.grid import make_grid
 
 
@@ -71,7 +72,7 @@ def test_the_coarsest_grid_misses_the_curve_by_less_than_two_thousandths_of_its_
         capacity_rps=20, lambda_max_rps=22, t0_ms=20, ttft_base_ms=80, ttft_knee_rps=10, ttft_slope=10
     )
     grid = make_grid(profile.curve, 19.0, 1)
-    at = grid.loads(np.arange(grid.points))
+    at = grid.load
     a, da, b, db = profile.curve.congestion(at)
     load = np.linspace(0.5, 19, 500)
     true_a, _, true_b, _ = profile.curve.congestion(load)
@@ -79,3 +80,29 @@ def test_the_coarsest_grid_misses_the_curve_by_less_than_two_thousandths_of_its_
     miss = (true_a + 200 * true_b - tangents.max(axis=0)) / (load * (80 + 200 * 20))
     assert miss.min() > -1e-9
     assert miss.max() < 2e-3
+
+
+def test_curves_evaluated_together_are_the_curves_of_each():
+    profiles = [
+        Profile.parametric(capacity_rps=20, lambda_max_rps=22, t0_ms=20, ttft_base_ms=80),
+        Profile.parametric(capacity_rps=9, lambda_max_rps=10, ttft_base_ms=5, ttft_queue_ms=80),
+        Profile.parametric(capacity_rps=9, lambda_max_rps=10, ttft_base_ms=5, ttft_knee_rps=4, ttft_slope=3),
+        Profile.from_table([(0, 50, 9), (8, 60, 12), (16, 180, 30)]),
+    ]
+    grids = [make_grid(profile.curve, 0.9 * profile.capacity_rps, fine) for profile, fine in zip(
+        profiles, (1, 8, 8, 256), strict=True
+    )]  # fmt: skip
+    curves = Curves(grids, np.array([0, 1, 2, 3, 1, 0]))
+    rng = np.random.default_rng(0)
+    for engine, of in enumerate((0, 1, 2, 3, 1, 0)):
+        load = rng.uniform(0, 1.2 * grids[of].limit, 50)
+        here = np.full(50, engine)
+        for together, alone in (
+            (curves.latency(here, load), grids[of].curve.latency(load)),
+            (curves.congestion(here, load), grids[of].curve.congestion(load)),
+        ):
+            for one, other in zip(together, alone, strict=True):
+                np.testing.assert_array_equal(one, other)
+        at = curves.loads(here, np.arange(50))
+        assert np.all(np.diff(at) > 0)
+        np.testing.assert_array_equal(curves.below(here[1:], (at[:-1] + at[1:]) / 2), np.arange(49))
