@@ -104,5 +104,7 @@ def test_curves_evaluated_together_are_the_curves_of_each():
             for one, other in zip(together, alone, strict=True):
                 np.testing.assert_array_equal(one, other)
         at = curves.loads(here, np.arange(50))
-        assert np.all(np.diff(at) > 0)
-        np.testing.assert_array_equal(curves.below(here[1:], (at[:-1] + at[1:]) / 2), np.arange(49))
+        wide = np.flatnonzero(np.diff(at) > 1e-9)  # both sides of a corner are as near as numbers can be
+        assert np.all(np.diff(at) >= 0)
+        between = (at[wide] + at[wide + 1]) / 2
+        np.testing.assert_array_equal(curves.below(here[wide], between), wide)
