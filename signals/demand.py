@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from signals.counters import EnvoyCounters
+from signals.counters import Average, EnvoyCounters
 from signals.metrics_codec import Flush
 from signals.traffic import Answers, EngineTraffic, EnvoyNames, Outcomes, Traffic, add_up, past, traffic_of
 
@@ -160,6 +160,26 @@ class Demand:
         counters = EnvoyCounters() if envoy is None else envoy.counters
         counters.observe(flush, now, self.window_s / 2)
         found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names))
+        found.demand = None
+
+    def begin_anew(self, frontend: str, key: str, rps: float) -> None:
+        """Forget the average of one pair: it is what comes from now on, and `rps` for the second before.
+
+        Nothing happens to a pair that no Envoy has told of."""
+        found = self._frontends.get(frontend, _Frontend())
+        spellings = [spelling for spelling, name in self._names.keys.items() if name == key]
+        tracks = [
+            (envoy, track)
+            for envoy in found.envoys.values()
+            for spelling in spellings
+            if (track := envoy.counters.demand.get(spelling)) and track.rate.value is not None
+        ]
+        total = sum(track.rate.value or 0.0 for _, track in tracks)
+        for envoy, track in tracks:
+            part = (track.rate.value or 0.0) / total if total else 1.0 / len(tracks)
+            track.rate = Average()
+            track.rate.add(rps * part, 1.0, self.window_s / 2)
+            envoy.traffic = traffic_of(envoy.counters, self._names)
         found.demand = None
 
     def attempts(self, frontend: str, node_id: str) -> dict[str, float] | None:

@@ -22,7 +22,7 @@ The penalty multiplies a replica's EDS weight, or an engine's effective capacity
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median_low
@@ -143,6 +143,11 @@ class OutlierDetector(Generic[Unit]):
         if self._may_penalise(track):
             track.move(self.settings.floor, Cause.FAILING, now)
             track.under_since = None
+
+    def know(self, groups: Mapping[Unit, str], now: float) -> None:
+        """Take the units that there are, by group: also those of which nothing was observed are of it."""
+        for unit, group in groups.items():
+            self._track(unit, group, now)
 
     def update(self, now: float) -> None:
         """Move the penalties, the slowest units first; call it every round."""

@@ -43,6 +43,8 @@ class Answers:
     completed_total: float
     retry_rps: float
     retry_total: float
+    failed_rps: float = 0.0
+    """Of the completed ones, 500 and above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,13 @@ class AnswerSum:
     completed_total: float = 0.0
     retry_rps: float = 0.0
     retry_total: float = 0.0
+    failed_rps: float = 0.0
 
     def answers(self) -> Answers:
         """The frozen value."""
-        return Answers(self.completed_rps, self.completed_total, self.retry_rps, self.retry_total)
+        return Answers(
+            self.completed_rps, self.completed_total, self.retry_rps, self.retry_total, self.failed_rps
+        )
 
 
 @dataclass(slots=True)
@@ -190,6 +195,8 @@ def _count_answers(found: AnswerSum, metric: str, track: CounterTrack) -> None:
     elif metric == RETRIES:
         found.retry_rps += track.rate.value or 0.0
         found.retry_total += track.total
+    elif metric == FAILED:
+        found.failed_rps += track.rate.value or 0.0
 
 
 def _count_attempts(found: EngineSum, metric: str, track: CounterTrack) -> None:
@@ -226,6 +233,7 @@ def add_up(parts: Iterable[tuple[Traffic, float]]) -> Traffic:
             sum_.completed_total += answers.completed_total
             sum_.retry_rps += answers.retry_rps * factor
             sum_.retry_total += answers.retry_total
+            sum_.failed_rps += answers.failed_rps * factor
         for engine, seen in part.engines.items():
             _add_engine(total.engines.setdefault(engine, EngineSum()), seen, factor)
         for key, outcomes in part.outcomes.items():

@@ -117,6 +117,8 @@ class Model:
     per_try_timeout_s: float | None = None
     same_engine_retries: int = 1
     """Retries on another replica of the engine before the fallback."""
+    retry_statuses: tuple[int, ...] = (503,)
+    """Answers of an engine that are tried again elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

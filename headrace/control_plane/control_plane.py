@@ -221,6 +221,9 @@ class ControlPlane:
         if engines := self.traffic.overloaded(self.last_round):
             self.log.warning("demand_surged", overloads=engines[:5])
             self.planner.want("override")
+        if rows := self.traffic.relieved(self.publisher.served):
+            self.log.info("demand_fell", rows=rows[:5])
+            self.planner.want("override")
 
     # ---- members: endpoints at once -----------------------------------------------------------------
 
@@ -246,7 +249,9 @@ class ControlPlane:
 
     def _judge_members(self) -> None:
         now, seen = self.clock(), self.traffic.view()
-        self.protection.update(self.rules, seen, now, self.learner.corrections(self.rules))
+        corrections = self.learner.corrections(self.rules)
+        if self.protection.update(self.rules, seen, now, corrections, self.traffic.failing()):
+            self.planner.want("override")
         self._ramp()
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
         self._sources.penalised(self.protection.penalised(now))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, inf, log2
+from math import ceil, inf, log2, sqrt
 
 from headrace.control_plane.rounds import Round
 from headrace.control_plane.served import Row
@@ -82,10 +82,14 @@ class _Row:
         other = self.fallbacks.get(engine)
         return other if other in self.plan.engines else None
 
+    def rps(self, engine: str) -> float:
+        """Requests/s of this row to an engine."""
+        rate = self.problem.demand_rps.get(self.row[0], {}).get(self.row[1], 0.0)
+        return rate * self.shares.get(engine, 0.0)
+
     def in_flight(self, engine: str) -> float:
         """Requests of this row at an engine: rate × latency (Little)."""
-        rate = self.problem.demand_rps.get(self.row[0], {}).get(self.row[1], 0.0)
-        return rate * self.shares.get(engine, 0.0) * self.latency_s(engine)
+        return self.rps(engine) * self.latency_s(engine)
 
     def latency_s(self, engine: str) -> float:
         """A whole answer at the planned load: non-streamed answers send their headers at the end."""
@@ -109,16 +113,23 @@ def _retries(planned: _Row, policy: Policy) -> Iterator[tuple[str, int]]:
         elif settings.limit != "auto":
             yield engine, settings.limit
         else:
-            yield engine, _auto_retries(planned, engine, settings.floor)
+            model = policy.models[planned.row[1].rpartition("/")[0]]
+            yield engine, _auto_retries(planned, engine, settings.floor, model.first_byte_timeout_s or 0.0)
 
 
-def _auto_retries(planned: _Row, engine: str, floor: int) -> int:
-    """Slots for the larger of what the spare can take and what a loss throws back, divided over Envoys."""
+def _auto_retries(planned: _Row, engine: str, floor: int, timeout_s: float) -> int:
+    """Slots for the larger of what the spare can take and what a loss throws back, divided over Envoys.
+
+    An engine that hangs throws back everything after `timeout_s`, and a second attempt there holds its slot
+    as long again: of what its neighbours could take, all of that must be able to wait.
+    """
     targets = [name for name in (engine, planned.fallback(engine)) if name is not None]
-    slots = max(planned.spare_rps(name) * planned.latency_s(name) for name in targets)
-    if not slots:
+    spare = max(planned.spare_rps(name) for name in targets)
+    if not spare:
         return 0
-    return stepwise(max(floor, max(slots, planned.in_flight(engine)) / planned.envoys))
+    slots = max(planned.spare_rps(name) * planned.latency_s(name) for name in targets)
+    thrown_back = planned.in_flight(engine) + min(planned.rps(engine), spare) * timeout_s
+    return stepwise(max(floor, max(slots, surely(thrown_back)) / planned.envoys))
 
 
 def _requests(planned: _Row, policy: Policy) -> Iterator[tuple[str, int]]:
@@ -134,6 +145,11 @@ def _requests(planned: _Row, policy: Policy) -> Iterator[tuple[str, int]]:
             yield engine, stepwise(max(breakers.floor, breakers.headroom * expected / planned.envoys))
         else:
             yield engine, breakers.max_requests
+
+
+def surely(mean: float) -> float:
+    """What a number of independent requests with that mean hardly ever exceeds: three standard deviations."""
+    return mean + 3.0 * sqrt(mean)
 
 
 def stepwise(number: float) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -84,18 +84,22 @@ class Protection:
         view: DemandView,
         now: float,
         corrections: Mapping[str, Correction] | None = None,
-    ) -> None:
-        """Judge everything that reports, and tell the membership.
+        failing: Collection[str] = (),
+    ) -> bool:
+        """Judge everything that reports, and tell the membership. Returns whether an engine is worse now.
 
         `corrections`: what was learned of engines. It excuses and never accuses: predicted is the slower of
-        the profile and the corrected profile.
+        the profile and the corrected profile. `failing`: engines whose answers Envoys see fail.
         """
         members = self._membership.view()
         enabled = rules.policy.protection.penalties.enabled
         verdict = self._load_check.check(members, _engine_loads(view), now)
         self.mismatch = verdict.mismatch
+        before = {name: penalty.value for name, penalty in self._engines.penalties(now).items()}
         if enabled:
             self._observe(rules, members, now, corrections or {})
+            for engine in failing:
+                self._engines.fail(engine, rules.policy.engines[engine].model, now)
         self._replicas.update(now)
         self._engines.update(now)
         penalties = self._replicas.penalties(now)
@@ -110,6 +114,8 @@ class Protection:
             if not hold.penalty:
                 suspicions[key] = f"held out by hand: {hold.reason}"
         self._membership.penalise(weights, suspicions)
+        after = self._engines.penalties(now)
+        return any(penalty.value < before.get(name, 1.0) for name, penalty in after.items())
 
     def engine_penalties(self, now: float) -> dict[str, Penalty]:
         """Every judged engine's penalty, with its explanation."""
@@ -191,6 +197,7 @@ class Protection:
         seen = {process_of(replica) for found in members.engines.values() for replica in found}
         self._replicas.retain(seen)
         self._engines.retain(set(rules.policy.engines))
+        self._engines.know({name: spec.model for name, spec in rules.policy.engines.items()}, now)
         self._loads = {key: load for key, load in self._loads.items() if key in seen}
         for engine, replicas in members.engines.items():
             if engine in rules.policy.engines:

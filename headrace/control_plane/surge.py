@@ -3,8 +3,10 @@
 The plan follows demand smoothed over tens of seconds, which is what keeps sessions in place. A surge that
 would overload an engine must not wait for it. Rows whose fast estimate exceeds the smoothed one by `ENTER`,
 and by more than noise explains, are surging until it is below `LEAVE`. While any surge would put an engine
-over its capacity, surging rows are planned with the fast estimate, at once. Below capacity a surge changes
-nothing, so that the correction never fights the plan.
+over its capacity, surging rows are planned with the fast estimate, at once, and their smoothing begins anew
+from it: the old level says nothing any more, and would let too much in until it is forgotten. Below capacity
+a surge changes nothing, so that the correction never fights the plan. When a row of which a part is refused
+falls as clearly, its smoothing begins anew as well, so that nothing is refused for what is over.
 """
 
 from __future__ import annotations
@@ -19,34 +21,38 @@ LEAVE = 1.10
 SIGMAS = 4.0
 FAST_WINDOW_S = 4.0
 """Window of the fast estimate: of `rps` Poisson arrivals/s its standard deviation is √(rps / window)."""
+SETTLE_S = 2 * FAST_WINDOW_S
+"""Smoothing that begins anew when a surge is just seen begins too low: so long the fast estimate counts."""
 
 Demand = Mapping[str, Mapping[str, float]]
 """front-end -> key -> req/s."""
+Row = tuple[str, str]
+"""(front-end, key)"""
 
 
 class Surges:
     """Which rows surge. The only owner of that state."""
 
     def __init__(self) -> None:
-        self._rows: frozenset[tuple[str, str]] = frozenset()
+        self._rows: frozenset[Row] = frozenset()
+        self._anew: dict[Row, float] = {}
+        """row -> when its smoothing began anew."""
 
-    def update(self, smoothed: Demand, fast: Demand) -> None:
+    def update(self, smoothed: Demand, fast: Demand, now: float) -> None:
         """Take both estimates."""
-        rows = set()
-        for frontend, keys in fast.items():
-            for key, rps in keys.items():
-                slow = smoothed.get(frontend, {}).get(key, 0.0)
-                if rps > self._threshold((frontend, key), slow):
-                    rows.add((frontend, key))
-        self._rows = frozenset(rows)
+        self._anew = {row: at for row, at in self._anew.items() if now - at < SETTLE_S}
+        self._rows = frozenset(
+            (frontend, key)
+            for frontend, keys in fast.items()
+            for key, rps in keys.items()
+            if rps > self._threshold((frontend, key), smoothed.get(frontend, {}).get(key, 0.0))
+        ) | frozenset(self._anew)
 
-    def _threshold(self, row: tuple[str, str], slow: float) -> float:
-        if row in self._rows:
-            return LEAVE * slow
-        return max(ENTER * slow, slow + SIGMAS * math.sqrt(max(slow, 1.0) / FAST_WINDOW_S))
+    def _threshold(self, row: Row, slow: float) -> float:
+        return LEAVE * slow if row in self._rows else _clearly_above(slow)
 
     def demand(self, smoothed: Demand, fast: Demand) -> dict[str, dict[str, float]]:
-        """What to plan for: the fast estimate where a row surges, the smoothed one elsewhere."""
+        """What to plan for: the larger estimate where a row surges, the smoothed one elsewhere."""
         return {
             frontend: {
                 key: max(rps, fast.get(frontend, {}).get(key, 0.0)) if (frontend, key) in self._rows else rps
@@ -55,10 +61,31 @@ class Surges:
             for frontend, keys in smoothed.items()
         }
 
+    def begin_anew(self, now: float) -> frozenset[Row]:
+        """The surging rows whose smoothing is to begin anew: each once a surge."""
+        rows = self._rows - self._anew.keys()
+        self._anew |= dict.fromkeys(rows, now)
+        return rows
+
     @property
     def any(self) -> bool:
         """Whether a row surges."""
         return bool(self._rows)
+
+
+def fallen(smoothed: Demand, fast: Demand) -> frozenset[Row]:
+    """Rows whose demand is clearly below what it was."""
+    return frozenset(
+        (frontend, key)
+        for frontend, keys in smoothed.items()
+        for key, slow in keys.items()
+        if slow > _clearly_above(fast.get(frontend, {}).get(key, 0.0))
+    )
+
+
+def _clearly_above(rps: float) -> float:
+    """What noise about a rate does not explain."""
+    return max(ENTER * rps, rps + SIGMAS * math.sqrt(max(rps, 1.0) / FAST_WINDOW_S))
 
 
 def overloads(plan: Plan, problem: Problem, demand: Demand) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from headrace.control_plane import observations, rules
 from headrace.control_plane.rounds import Round
-from headrace.control_plane.surge import FAST_WINDOW_S, Surges, overloads
+from headrace.control_plane.served import Served
+from headrace.control_plane.surge import FAST_WINDOW_S, Row, Surges, fallen, overloads
 from headrace.policy import Policy
+from optimizer import SHED
 from signals.attempts import AttemptsCheck
 from signals.demand import Demand, DemandView
 from signals.metrics_codec import Flush
@@ -84,9 +86,8 @@ class Traffic:
     def overloaded(self, served: Round | None) -> list[str]:
         """Engines that a surge would put over capacity under the shares served; at most every `correct_s`."""
         pause_s = self._policy.protection.shedding.correct_s
-        smoothed, fast = self.smoothed(), self._fast_rps()
-        self._surges.update(smoothed, fast)
-        now = self._clock()
+        smoothed, fast, now = self.smoothed(), self._fast_rps(), self._clock()
+        self._surges.update(smoothed, fast, now)
         if not pause_s or not self._surges.any or now - self._corrected_at < pause_s:
             return []
         if served is None or served.plan is None or served.problem is None:
@@ -94,7 +95,26 @@ class Traffic:
         engines = overloads(served.plan, served.problem, self._surges.demand(smoothed, fast))
         if engines:
             self._corrected_at = now
+            self._begin_anew(self._surges.begin_anew(now), fast)
         return engines
+
+    def relieved(self, served: Served) -> list[str]:
+        """Rows of which a part is refused, and whose demand has clearly fallen."""
+        if not self._policy.protection.shedding.correct_s:
+            return []
+        shedding = {row for row, partition in served.partitions.items() if SHED in partition.shares}
+        fast = self._fast_rps()
+        rows = shedding & fallen(self.smoothed(), fast) if shedding else frozenset()
+        self._begin_anew(rows, fast)
+        return sorted("/".join(row) for row in rows)
+
+    def _begin_anew(self, rows: Collection[Row], fast: Mapping[str, Mapping[str, float]]) -> None:
+        for frontend, key in rows:
+            self._smoothed.begin_anew(frontend, key, fast[frontend][key])
+
+    def failing(self) -> frozenset[str]:
+        """Engines of which nearly every request has to be tried again, or fails, just now."""
+        return observations.failing(self._fast.view(self._clock()))
 
     def _fast_rps(self) -> dict[str, dict[str, float]]:
         return observations.demand_rps(self._policy, self._fast.view(self._clock()))

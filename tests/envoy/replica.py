@@ -69,6 +69,9 @@ class Replica:
     async def answer_503(self, request: Received, out: asyncio.StreamWriter) -> None:
         out.write(head(503, ("content-length", "6")) + b"broken")
 
+    async def answer_500(self, request: Received, out: asyncio.StreamWriter) -> None:
+        out.write(head(500, ("content-length", "6")) + b"broken")
+
     async def never(self, request: Received, out: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 

@@ -96,6 +96,19 @@ async def test_an_engine_that_answers_503_is_helped_out_by_its_fallback(
         assert not away.received[0].header("x-headrace-engine")
 
 
+@pytest.mark.parametrize(("statuses", "seen"), [((500, 503), 200), ((503,), 500)])
+async def test_a_500_is_tried_again_where_the_policy_says_so(
+    control_plane: ControlPlane, front: Front, statuses: tuple[int, ...], seen: int
+) -> None:
+    async with Replica("home-0") as home, Replica("away-0") as away:
+        home.answer = home.answer_500
+        pool = Pool({"home": [home], "away": [away]}, {"home": engine("home", outlier_detection=None)})
+        table = pool.table(pool.split(entries=ALL_HOME, fallback={"home": "away"}))
+        models = tuple(replace(model, retry_statuses=statuses) for model in table.models)
+        await control_plane.publish(replace(table, models=models))
+        assert (await front.chat()).status == seen
+
+
 async def test_a_large_body_is_whole_when_it_is_tried_again(
     control_plane: ControlPlane, front: Front
 ) -> None:

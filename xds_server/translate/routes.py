@@ -167,7 +167,7 @@ def _retry_policy(model: Model) -> RetryPolicy:
     return RetryPolicy(
         retry_on=RETRY_ON,
         num_retries=model.same_engine_retries + 1,
-        retriable_status_codes=[503],
+        retriable_status_codes=list(model.retry_statuses),
         per_try_timeout=None if limit is None else timedelta(seconds=limit),
         retry_host_predicate=[
             RetryPolicyRetryHostPredicate(

@@ -18,6 +18,8 @@ from headrace.policy.types import (
     number_or,
 )
 
+RetryStatus = Annotated[int, Field(ge=500, le=599)]
+
 
 class OutlierDetection(Shape):
     """Envoy's own ejection of failing replicas."""
@@ -134,6 +136,9 @@ class Retries(Shape):
     """Whether Envoys retry at all."""
     same_engine: Annotated[int, Field(ge=0, le=3)] = 1
     """Retries on another replica of the engine before the fallback."""
+    statuses: Annotated[tuple[RetryStatus, ...], Field(max_length=16)] = (500, 503)
+    """Answers of an engine that are tried again elsewhere. A draining vLLM answers new requests with 500; a
+    request that breaks engines does so at most `same_engine` + 2 times."""
     fallback: bool = True
     """Whether the last attempt may go to another eligible engine."""
     limit: Annotated[int | Literal["auto"], number_or("auto", 0, 100_000, whole=True)] = "auto"

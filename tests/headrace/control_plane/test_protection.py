@@ -10,7 +10,7 @@ from headrace.control_plane import observations
 from headrace.control_plane.protection import Protection
 from headrace.policy import Policy, load
 from headrace.problem import PlanningRules
-from signals.demand import DemandView
+from signals.demand import Answers, DemandView
 from signals.membership import Membership
 from signals.readings import Signal
 from signals.replicas import Announcement, ReplicaKey, ReplicaState, Report
@@ -43,3 +43,39 @@ async def test_a_replica_without_a_sample_counts_in_full_and_is_not_judged(polic
     assert states["west-gpu"].ready_replicas == 4
     assert states["west-gpu"].penalty == 1.0
     assert not protection.penalised(89.0)
+
+
+def answers(engine: str, *, completed: float, retried: float = 0.0, failed: float = 0.0) -> DemandView:
+    seen = Answers(completed, 0.0, retried, 0.0, failed)
+    return DemandView({}, {("west", "chat/interactive", engine): seen}, {}, {})
+
+
+def test_an_engine_fails_when_nearly_every_request_needs_another_attempt_or_gets_its_error():
+    assert observations.failing(answers("west-gpu", completed=10, retried=9)) == {"west-gpu"}
+    assert observations.failing(answers("west-gpu", completed=10, failed=8)) == {"west-gpu"}
+
+
+def test_one_replica_of_several_or_a_storm_of_errors_is_no_failing_engine():
+    assert not observations.failing(answers("west-gpu", completed=10, retried=3))
+    assert not observations.failing(answers("west-gpu", completed=10, failed=3, retried=3))
+
+
+def test_an_engine_that_hardly_answers_is_not_judged():
+    assert not observations.failing(answers("west-gpu", completed=0.1, retried=0.4))
+
+
+def test_a_failing_engine_is_penalised_at_once_and_told_as_worse_only_then(policy: Policy):
+    membership = Membership()
+    protection = Protection(membership, policy.protection.penalties)
+    rules = PlanningRules.of(policy)
+    assert not protection.update(rules, NOBODY_SENT, 1.0)
+    assert protection.update(rules, NOBODY_SENT, 2.0, failing={"west-gpu"})
+    assert protection.engine_penalties(2.0)["west-gpu"].value == policy.protection.penalties.floor
+    assert not protection.update(rules, NOBODY_SENT, 3.0, failing={"west-gpu"})
+
+
+def test_not_all_engines_of_a_model_are_penalised_for_failing(policy: Policy):
+    protection = Protection(Membership(), policy.protection.penalties)
+    protection.update(PlanningRules.of(policy), NOBODY_SENT, 1.0, failing=sorted(policy.engines))
+    values = [penalty.value for penalty in protection.engine_penalties(1.0).values()]
+    assert max(values) == 1.0

@@ -1,6 +1,6 @@
 """Fast correction of demand: with hysteresis, and only where capacity breaks."""
 
-from headrace.control_plane.surge import Surges, overloads
+from headrace.control_plane.surge import SETTLE_S, Surges, fallen, overloads
 from optimizer import Engine, Key, Problem, Profile, plan
 
 KEY = "acme/chat-3.1/interactive"
@@ -12,32 +12,49 @@ def rows(rps: float) -> dict[str, dict[str, float]]:
 
 def test_a_row_surges_from_a_quarter_above_the_smoothed_demand():
     surges = Surges()
-    surges.update(rows(100), rows(120))
+    surges.update(rows(100), rows(120), 0.0)
     assert surges.demand(rows(100), rows(120)) == rows(100)
-    surges.update(rows(100), rows(130))
+    surges.update(rows(100), rows(130), 0.0)
     assert surges.demand(rows(100), rows(130)) == rows(130)
 
 
 def test_what_noise_explains_is_no_surge_however_large_its_part():
     surges = Surges()
-    surges.update(rows(8), rows(13))
+    surges.update(rows(8), rows(13), 0.0)
     assert not surges.any
-    surges.update(rows(8), rows(14))
+    surges.update(rows(8), rows(14), 0.0)
     assert surges.any
 
 
 def test_a_surge_lasts_until_the_estimates_nearly_agree():
     surges = Surges()
-    surges.update(rows(100), rows(130))
-    surges.update(rows(105), rows(120))
+    surges.update(rows(100), rows(130), 0.0)
+    surges.update(rows(105), rows(120), 0.0)
     assert surges.any
-    surges.update(rows(112), rows(120))
+    surges.update(rows(112), rows(120), 0.0)
     assert not surges.any
+
+
+def test_smoothing_begins_anew_once_a_surge_and_the_fast_estimate_counts_until_it_has_settled():
+    surges = Surges()
+    surges.update(rows(100), rows(130), 0.0)
+    assert surges.begin_anew(0.0) == {("west", KEY)}
+    surges.update(rows(130), rows(140), 1.0)
+    assert not surges.begin_anew(1.0)
+    assert surges.demand(rows(130), rows(140)) == rows(140)
+    surges.update(rows(180), rows(190), SETTLE_S)
+    assert not surges.any
+
+
+def test_demand_has_fallen_when_noise_does_not_explain_it():
+    assert fallen(rows(100), rows(70)) == {("west", KEY)}
+    assert not fallen(rows(100), rows(85))
+    assert not fallen(rows(13), rows(8))
 
 
 def test_a_surge_never_lowers_what_is_planned_for():
     surges = Surges()
-    surges.update(rows(100), rows(130))
+    surges.update(rows(100), rows(130), 0.0)
     assert surges.demand(rows(100), rows(90)) == rows(100)
 
 

@@ -44,7 +44,7 @@ def default(field) -> str:
         return "none" if value is None else "empty"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`[{', '.join(value)}]`" if isinstance(value, tuple) else f"`{value}`"
+    return f"`[{', '.join(map(str, value))}]`" if isinstance(value, tuple) else f"`{value}`"
 
 
 ROWS = {
