@@ -14,12 +14,16 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from optimizer.errors import check_number
 from optimizer.profile import Harmonic, Profile, Table
 
 FOLLOW_FACTOR = 0.04
 FOLLOW_MS = 10.0
 """Plans go on with the correction they have until the learned one differs by as much."""
+_FULL = 0.98
+"""Part of a capacity that is surely below the pole of a profile that may be planned with."""
 STEP_FACTOR = 0.02
 STEP_MS = 5.0
 """Corrections are applied in such steps, so that few different curves have to be planned with."""
@@ -69,11 +73,12 @@ class Correction:
         how = learning or Learning()
         fade = 0.5 ** (dt_s / how.half_life_s)
         moments = self.moments
-        if tbot_ms is not None and math.isfinite(tbot_ms) and tbot_ms > 0 and profile.tbot_ms(0.0) > 0:
-            u, y = load_rps / profile.capacity_rps, profile.tbot_ms(0.0) / tbot_ms
+        _, (idle, full) = profile.curve.latency(np.array([0.0, _FULL * profile.capacity_rps]))
+        if tbot_ms is not None and math.isfinite(tbot_ms) and tbot_ms > 0 and idle > 0:
+            u, y = load_rps / profile.capacity_rps, float(idle) / tbot_ms
             sample = (dt_s, dt_s * u, dt_s * u * u, dt_s * y, dt_s * u * y)
             moments = tuple(fade * old + new for old, new in zip(moments, sample, strict=True))
-        factor, load_factor = _line(profile, moments, how)
+        factor, load_factor = _line(float(idle), float(full), moments, how)
         learned = dataclasses.replace(self, moments=moments, tbot_factor=factor, load_factor=load_factor)
         if ttft_ms is None or not math.isfinite(ttft_ms) or ttft_ms <= 0:
             return learned
@@ -146,14 +151,13 @@ def followed(used: Correction, learned: Correction) -> Correction:
 
 
 def _line(
-    profile: Profile, moments: tuple[float, float, float, float, float], how: Learning
+    idle: float, full: float, moments: tuple[float, float, float, float, float], how: Learning
 ) -> tuple[float, float]:
-    """(TBOT factor, load factor) of the line y = a − b·u through samples and prior."""
-    idle = profile.tbot_ms(0.0)
+    """(TBOT factor, load factor) of the line y = a − b·u through samples and prior; `idle` and `full`: the
+    profile's TBOT at no load and at `_FULL` of its capacity."""
     if idle <= 0 or moments[0] <= 0:
         return 1.0, 1.0
-    b0 = 1.0 - idle / profile.tbot_ms(0.98 * profile.capacity_rps)
-    b0 /= 0.98
+    b0 = (1.0 - idle / full) / _FULL
     # The prior: the profile's own line, seen at an idle and at a full replica.
     n, su, suu, sy, suy = (
         m + how.prior_s / 2 * p for m, p in zip(moments, (2.0, 1.0, 1.0, 2.0 - b0, 1.0 - b0), strict=True)
