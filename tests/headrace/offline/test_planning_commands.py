@@ -113,6 +113,17 @@ def test_a_what_if_changes_one_thing(files):
     assert more["engines"]["us-1"]["load_rps"] < plan["engines"]["us-1"]["load_rps"] + 1e-9
 
 
+def test_what_was_learned_is_planned_with_and_explained(files):
+    slower = ("--set", "engines.us-1.tbot_factor=1.2")
+    before, after = (json.loads(run("plan", *files, "--json", *change)) for change in ((), slower))
+    assert after["engines"]["us-1"]["tbot_ms"] > 1.1 * before["engines"]["us-1"]["tbot_ms"]
+    text = run("explain", *files, *slower, "--engine", "us-1", "us", KEY)
+    assert "profile corrected by reports: TBOT ×1.20, load ×1.00, TTFT +0 ms" in text
+    assert "load_factor" in CliRunner().invoke(
+        main, ["plan", *files, "--set", "engines.us-1.load_factor=2"]
+    ).output  # fmt: skip
+
+
 def test_another_policy_and_a_difference_can_be_shown(files, tmp_path):
     saved = tmp_path / "plan.json"
     saved.write_text(run("plan", *files, "--json"))
