@@ -92,9 +92,11 @@ class Floor:
 
     port: int
 
-    def render(self) -> str:
-        """Return it as YAML."""
-        return FLOOR.format(port=self.port, manager=MANAGER)
+    def write(self, folder: Path) -> Path:
+        """Write it into a folder; returns its path."""
+        path = folder / "bootstrap.yaml"
+        path.write_text(FLOOR.format(port=self.port, manager=MANAGER))
+        return path
 
 
 def tables(pool: Pool) -> dict[str, RoutingTable]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 import pytest_asyncio
@@ -36,11 +37,16 @@ class Bootstrap:
         return {"api_config_source": self._api("GRPC" if self.protocol == "sotw" else "DELTA_GRPC"),
                 "resource_api_version": "V3"}  # fmt: skip
 
-    def render(self) -> str:
+    def write(self, folder: Path) -> Path:
+        path = folder / "bootstrap.yaml"
+        path.write_text(json.dumps(self._document()))
+        return path
+
+    def _document(self) -> dict:
         dynamic = {"cds_config": self.source(), "lds_config": self.source()}
         if self.mode == "ads":
             dynamic["ads_config"] = self._api("GRPC" if self.protocol == "sotw" else "DELTA_GRPC")
-        document = {
+        return {
             "node": {"id": "envoy-1", "cluster": FRONTEND},
             "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
             "dynamic_resources": dynamic,
@@ -51,7 +57,6 @@ class Bootstrap:
                 ]
             },
         }
-        return json.dumps(document)
 
     def _api(self, api_type: str) -> dict:
         back_off = {"retry_back_off": {"base_interval": "0.05s", "max_interval": "0.2s"}}
