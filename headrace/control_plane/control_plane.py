@@ -23,7 +23,7 @@ from headrace.control_plane.enforce import enforce
 from headrace.control_plane.engine_watch import EngineWatch
 from headrace.control_plane.gauges import Gauges
 from headrace.control_plane.learning import Learner, Observed
-from headrace.control_plane.limits import limits
+from headrace.control_plane.limits import SlowlyFalling, limits, longest_wait_s
 from headrace.control_plane.persistence import Persistence
 from headrace.control_plane.planner import Planner
 from headrace.control_plane.policy_gate import PolicyGate
@@ -127,6 +127,7 @@ class ControlPlane:
         )
         self._store = store
         self._found = found
+        self._limits = SlowlyFalling()
         self.last_round: Round | None = None
         self._served_since = clock()
         self.published_at: float | None = None
@@ -356,7 +357,8 @@ class ControlPlane:
             return True
         self.last_round = found
         before = self.publisher.limits
-        self.publisher.limits = limits(found, self.policy, self.envoys())
+        fresh = limits(found, self.policy, self.envoys())
+        self.publisher.limits = self._limits.update(fresh, self.clock(), longest_wait_s(self.policy))
         if found.served is not found.base or not self.ready:
             self._serve(found.served)
             self.telemetry.published(found, trigger)

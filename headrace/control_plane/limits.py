@@ -8,7 +8,7 @@ is full. Requests: a last guard well above the plan, and above what a neighbour'
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, log2, sqrt
 
 from headrace.control_plane.rounds import Round
@@ -21,6 +21,7 @@ FULL = 0.02
 """An engine with less than this part of its capacity to spare is full: nothing may be retried there."""
 
 _LONGEST_S = 600.0
+_LEAST_STAY_S = 5.0
 
 
 def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
@@ -42,6 +43,40 @@ def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
         retries={row: dict(_retries(planned, policy)) for row, planned in rows.items()},
         requests={row: dict(_requests(planned, policy)) for row, planned in rows.items()},
     )
+
+
+class SlowlyFalling:
+    """Retry limits that rise at once and fall only when what was sent under the larger one is over.
+
+    When a plan leaves an engine that hangs, its requests still come back for a while, and need their slots.
+    A limit of 0 holds at once: then nobody has room.
+    """
+
+    def __init__(self) -> None:
+        self._largest: dict[tuple[Row, str], tuple[int, float]] = {}
+        """-> the limit, and until when it stays."""
+
+    def update(self, found: Limits, now: float, stay_s: float) -> Limits:
+        """The limits to set instead of `found`."""
+        self._largest = {key: kept for key, kept in self._largest.items() if now < kept[1]}
+        for row, engines in found.retries.items():
+            for engine, number in engines.items():
+                if not number or number >= self._largest.get((row, engine), (0, 0.0))[0]:
+                    self._largest[row, engine] = number, now + stay_s
+        retries = {
+            row: {engine: self._largest[row, engine][0] for engine in engines}
+            for row, engines in found.retries.items()
+        }
+        for (row, engine), (number, _) in self._largest.items():
+            if row in retries:
+                retries[row].setdefault(engine, number)
+        return replace(found, retries=retries)
+
+
+def longest_wait_s(policy: Policy) -> float:
+    """How long a request may come back after its engine was left: the first attempt and one more there."""
+    limits_s = [model.first_byte_timeout_s or 0.0 for model in policy.models.values()]
+    return _LEAST_STAY_S + 2.0 * max(limits_s, default=0.0)
 
 
 def retry_budgets(found: Round, now: Limits, envoys: Mapping[str, int]) -> dict[str, float]:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.control_plane.limits import limits
+from headrace.control_plane.limits import SlowlyFalling, limits
 from headrace.control_plane.rounds import Inputs, plan_round
 from headrace.control_plane.served import Served
+from headrace.control_plane.table import Limits
 from headrace.policy import load
 from headrace.problem import EngineState, PlanningRules
 from optimizer import Warm
@@ -42,3 +43,26 @@ def test_nothing_is_retried_when_nobody_has_room(tmp_path: Path, timeout_s: floa
 def test_what_waits_is_never_more_than_the_neighbours_could_take(tmp_path: Path):
     nearly_full = allowed(tmp_path, 150.0, 5.0)
     assert 0 < nearly_full < 0.3 * 150.0 * 5.0
+
+
+ROW = ("west", KEY)
+
+
+def retries(number: int) -> Limits:
+    return Limits(retries={ROW: {"west-gpu": number}})
+
+
+def test_a_limit_rises_at_once_and_falls_when_what_was_sent_under_it_is_over():
+    held = SlowlyFalling()
+    assert held.update(retries(8), 0.0, 10.0) == retries(8)
+    assert held.update(retries(64), 1.0, 10.0) == retries(64)
+    assert held.update(retries(4), 2.0, 10.0) == retries(64)
+    assert held.update(Limits(retries={ROW: {}}), 3.0, 10.0) == retries(64)
+    assert held.update(retries(4), 11.0, 10.0) == retries(4)
+
+
+def test_a_limit_of_none_holds_at_once():
+    held = SlowlyFalling()
+    held.update(retries(64), 0.0, 10.0)
+    assert held.update(retries(0), 1.0, 10.0) == retries(0)
+    assert held.update(retries(2), 2.0, 10.0) == retries(2)
