@@ -195,11 +195,20 @@ class ControlPlane:
             self._watch_loop_lag(),
         ]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(loop) for loop in loops]
+            tasks = [group.create_task(self._ends_all(loop, stop)) for loop in loops]
             await stop.wait()
             for task in tasks:
                 task.cancel()
         self.persistence.save_now()
+
+    async def _ends_all(self, loop: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+        """Let a loop that fails end the process, to be started anew, rather than leave it half alive."""
+        try:
+            await loop
+        except Exception as error:
+            self.log.exception("control_plane_failed", reason=repr(error))
+            stop.set()
+            raise
 
     # ---- what happens -------------------------------------------------------------------------------
 

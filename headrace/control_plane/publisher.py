@@ -73,7 +73,11 @@ class Publisher:
         """Publish for one front-end; returns whether there is more to do."""
         if self.wanted.is_set():
             self.wanted.clear()
-            self._look()
+            try:
+                self._look()
+            except Exception as error:  # a fault of ours must not end the loop: the last good ones stay
+                for frontend in self.policy.frontends:
+                    self._tell(frontend, (repr(error),))
         if self._tables and self._due:
             frontend = next(iter(self._due))
             del self._due[frontend]
@@ -85,8 +89,9 @@ class Publisher:
         members = self._membership.view()
         inputs = (self.policy, self.served, self.limits)
         if self._tables is None or any(a is not b for a, b in zip(self._tables.inputs, inputs, strict=True)):
-            self._tables = Tables(*inputs)
-            self._tables.look(members)
+            tables = Tables(*inputs)
+            tables.look(members)
+            self._tables = tables
             affected = frozenset(self.policy.frontends)
         else:
             affected = self._tables.look(members) | self._problems.keys()

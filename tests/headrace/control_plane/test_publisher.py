@@ -38,14 +38,15 @@ class World:
         self.xds = XdsServer(clock=time.monotonic, fleet="test")
         self.publisher = Publisher(self.xds, self.membership, self.policy, on_problems=self._problems)
         self.streams = {}
+        self.problems: list[tuple[str, tuple[str, ...]]] = []
         for engine in ("west-gpu", "east-gpu"):
             hello = Announcement(ReplicaKey(engine, "", "r1"), 1, "10.0.0.1", 8000 + len(self.streams))
             report = Report(1, 60.0, ReplicaState.READY)
             self.streams[engine] = self.membership.join(hello, report, 0.0)
         self.serve(WEST)
 
-    def _problems(self, *problems: Any) -> None:
-        raise AssertionError(problems)
+    def _problems(self, frontend: str, problems: tuple[str, ...]) -> None:
+        self.problems.append((frontend, problems))
 
     def serve(self, partition: Partition) -> None:
         rows = {(frontend, KEY): partition for frontend in FRONTENDS}
@@ -148,3 +149,16 @@ async def test_before_anything_is_published_nothing_is_drained(world: World):
     assert not waiting.done()
     await world.publisher.publish_in_turns()
     await waiting
+
+
+async def test_shares_that_cannot_be_served_leave_what_is_told_and_the_next_ones_are_told(world: World):
+    world.publisher.publish()
+    before, rows = world.told(), world.publisher.served.partitions
+    world.publisher.served = Served(2, dict.fromkeys(rows, "no partition"))  # type: ignore[arg-type]  # a fault
+    seen = await world.watched({0: world.publisher.want})
+    assert seen[-1] == before
+    assert {frontend for frontend, problems in world.problems if problems} == set(FRONTENDS)
+    world.serve(EAST)
+    await world.publisher.publish_in_turns()
+    assert [problems for _, problems in world.problems[-len(FRONTENDS) :]] == [()] * len(FRONTENDS)
+    assert all(now != then for now, then in zip(world.told(), before, strict=True))
