@@ -142,7 +142,8 @@ class OutlierDetector(Generic[Unit]):
         track = self._track(unit, group, now)
         if self._may_penalise(track):
             track.move(self.settings.floor, Cause.FAILING, now)
-            track.under_since = None
+            # What was measured before says nothing of how it is now.
+            track.log_residual, track.seen_at, track.under_since = None, now, None
 
     def know(self, groups: Mapping[Unit, str], now: float) -> None:
         """Take the units that there are, by group: also those of which nothing was observed are of it."""

@@ -117,6 +117,21 @@ def test_a_hard_failure_acts_at_once_and_is_forgiven_step_by_step(run):
     assert run.value("a") == 1.0
 
 
+def test_a_good_residual_from_before_a_hard_failure_gives_nothing_back(run):
+    run.feed(20, a=1.0, b=1.0)
+    run.detector.fail("a", "group", run.now)
+    run.feed(50, a=None, b=1.0)
+    assert run.value("a") == SETTINGS.floor
+    run.feed(20, a=None, b=1.0)
+    assert run.value("a") > SETTINGS.floor
+
+
+def test_units_of_which_nothing_was_observed_are_of_the_group(run):
+    run.detector.know({"a": "group", "b": "group", "c": "group"}, run.now)
+    run.detector.fail("a", "group", run.now)
+    assert run.value("a") == SETTINGS.floor
+
+
 def test_without_residuals_a_penalty_is_not_for_ever(run):
     run.feed(60, a=3.0, b=1.0, c=1.0)
     run.feed(59, b=1.0, c=1.0)
