@@ -16,9 +16,9 @@ import subprocess
 import sys
 
 import numpy as np
-from fleets import fleet, noisy
 
 from optimizer import Plan, Problem, Warm, plan
+from optimizer.simulation.fleets import fleet, noisy
 
 
 def instance(seed: int, largest: tuple[int, int]) -> Problem:

@@ -1,7 +1,7 @@
 """Is the plan as good as an independent convex solver's, and within every constraint?
 
 Random instances of 1..30 front-ends × 1..60 engines, one and several classes, up to near saturation, against
-cvxpy + Clarabel on the same objective. Needs `pip install cvxpy clarabel`.
+cvxpy + Clarabel on the same objective. Needs `pip install -e '.[bench]'`.
 
     python benchmarks/optimizer_quality.py [--instances 200]
 """
@@ -12,10 +12,10 @@ import argparse
 
 import cvxpy as cp
 import numpy as np
-from fleets import fleet
 
 from optimizer import SHED, Harmonic, Problem, plan
 from optimizer.layout import build_rounds
+from optimizer.simulation.fleets import fleet
 
 
 def independent(problem: Problem) -> float:
@@ -27,7 +27,7 @@ def independent(problem: Problem) -> float:
     cost = cp.sum(cp.multiply(layout.network + layout.idle, x))
     for j in range(len(layout.engines)):
         curve, n = layout.grids[layout.grid_of[j]].curve, round_.scale[j]
-        assert isinstance(curve, Harmonic), "made by benchmarks/fleets.py"
+        assert isinstance(curve, Harmonic), "made by optimizer.simulation.fleets"
         per = load[j] / n
         u = per / curve.lambda_max_rps
         pole = curve.lambda_max_rps * (cp.inv_pos(1 - u) - 1 - u)  # l·u/(1 − u)

@@ -17,10 +17,10 @@ from typing import Any
 import highspy
 import numpy as np
 import pulp
-from fleets import fleet, noisy
 
 from optimizer import Correction, Problem, Warm, followed, plan, replan
 from optimizer.layout import build_rounds
+from optimizer.simulation.fleets import fleet, noisy
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:

@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from headrace.scale import Scale
 from optimizer import Engine, Key, Problem, Profile, Tuning
 from optimizer.simulation import Event, Retries, Scenario
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # Part of the peak, hour by hour, of chat traffic: mean day of a week of the Azure LLM inference trace 2024
@@ -167,25 +169,8 @@ class ScenarioFile(_Shape):
     """Policies to run; none = all."""
     seed: int = 1
 
-    @classmethod
-    def read(cls, path: Path) -> ScenarioFile:
-        """Read and check a YAML file.
-
-        Raises:
-            ScenarioError: unreadable or invalid, with the place.
-        """
-        try:
-            file = cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ScenarioError(f"{path}: {place}: {first['msg']}") from error
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ScenarioError(f"{path}: {error}") from error
-        file._check_names(path)
-        return file
-
-    def _check_names(self, path: Path) -> None:
+    def check_names(self, path: Path) -> None:
+        """Raise ScenarioError when something is named that is not there."""
         for name, engine in self.engines.items():
             if engine.profile not in self.profiles:
                 raise ScenarioError(f"{path}: engines.{name}.profile: no profile {engine.profile!r}")
@@ -251,6 +236,55 @@ class ScenarioFile(_Shape):
             tuning=Tuning(**self.tuning.model_dump()),
             seed=self.seed,
         )
+
+
+class ScaleSizes(_Shape):
+    """Random fleets to plan, and how."""
+
+    sizes: Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], Field(min_length=1)]
+    """Front-ends and engines."""
+    classes: PositiveInt = 1
+    load: Positive = 0.7
+    """Demanded work over effective capacity."""
+    noise: NonNegative = 0.03
+    """Deviation of demand from round to round, relative."""
+    rounds: PositiveInt = 6
+    price_ms: NonNegative = 5
+    churn_work: NonNegative = 0.05
+
+
+class ScaleFile(_Shape):
+    """A scenario that measures planning itself, by size of the fleet."""
+
+    name: str
+    description: str = ""
+    scale: ScaleSizes
+    seed: int = 1
+
+    def build(self) -> Scale:
+        """What to measure."""
+        return Scale(**self.scale.model_dump(), seed=self.seed)
+
+
+def read_scenario(path: Path) -> ScenarioFile | ScaleFile:
+    """Read and check a YAML file; one with `scale` measures planning, others run a closed loop.
+
+    Raises:
+        ScenarioError: unreadable or invalid, with the place.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and "scale" in content:
+            return ScaleFile.model_validate(content)
+        file = ScenarioFile.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ScenarioError(f"{path}: {place}: {first['msg']}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+    file.check_names(path)
+    return file
 
 
 def _curve(item: FrontendFile) -> tuple[float, ...]:

@@ -13,7 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from headrace.scenario_file import ScenarioError, ScenarioFile
+from headrace.scale import Measured, Times, measure
+from headrace.scenario_file import ScaleFile, ScenarioError, ScenarioFile, read_scenario
 from headrace.tables import number
 from optimizer import POLICIES, ProblemError
 from optimizer.simulation import Metrics, Trace, simulate
@@ -37,6 +38,23 @@ ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
 )
 
 
+def _took(times: Times | None) -> str:
+    return "–" if times is None else f"{number(times.wall_ms, 0)} / {number(times.cpu_ms, 0)}"
+
+
+SCALE_ROWS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
+    ("cold", lambda m: _took(m.cold)),
+    ("warm", lambda m: _took(m.warm)),
+    ("quiet", lambda m: _took(m.quiet)),
+    ("quiet rounds", lambda m: f"{m.quiet.rounds if m.quiet else 0} of {m.warm.rounds}"),
+    ("largest gap", lambda m: f"{m.gap:.4%}"),
+    ("intervals a row: mean", lambda m: number(m.entries_mean)),
+    ("intervals a row: most", lambda m: f"{m.entries_most:,}"),
+    ("route bytes of one front-end", lambda m: f"{m.rds_bytes:,}"),
+    ("all bytes of one front-end", lambda m: f"{m.snapshot_bytes:,}"),
+)
+
+
 @click.command()
 @click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
@@ -52,25 +70,35 @@ def command(
 ) -> None:
     """Run a scenario file in a closed loop, every policy on the same demand and faults.
 
-    Demand is measured late and noisy, plans take effect later, engines queue, fail and slow down.
+    Demand is measured late and noisy, plans take effect later, engines queue, fail and slow down. A scenario
+    with `scale` instead measures how long fleets of its sizes take to plan and what Envoys are sent.
     """
     try:
-        file = ScenarioFile.read(scenario)
-        unknown = sorted(set(file.policies) - set(POLICIES))
-        if unknown:
-            raise ScenarioError(
-                f"{scenario}: policies: {unknown[0]!r}; expected {', '.join(sorted(POLICIES))}"
-            )
+        file = read_scenario(scenario)
         if seed is not None:
             file = file.model_copy(update={"seed": seed})
-        policies = names or file.policies or tuple(POLICIES)
-        runs = [
-            (scale, [simulate(file.build(scale), policy) for policy in policies])
-            for scale in file.demand_scales
-        ]
+        if isinstance(file, ScaleFile):
+            if names or plot:
+                raise ScenarioError(f"{scenario}: --policy-name and --plot need a scenario without `scale`")
+            _scale(file, as_json)
+        else:
+            _closed_loop(file, scenario, names, plot, as_json)
     except (ScenarioError, ProblemError) as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
+
+
+def _closed_loop(
+    file: ScenarioFile, path: Path, names: tuple[str, ...], plot: Path | None, as_json: bool
+) -> None:
+    unknown = sorted(set(file.policies) - set(POLICIES))
+    if unknown:
+        expected = ", ".join(sorted(POLICIES))
+        raise ScenarioError(f"{path}: policies: {unknown[0]!r}; expected {expected}")
+    policies = names or file.policies or tuple(POLICIES)
+    runs = [
+        (scale, [simulate(file.build(scale), policy) for policy in policies]) for scale in file.demand_scales
+    ]
     if as_json:
         click.echo(json.dumps([_plain(scale, trace) for scale, traces in runs for trace in traces], indent=2))
     else:
@@ -78,6 +106,24 @@ def command(
             Console().print(_table(file, scale, traces))
     if plot is not None:
         _draw(runs[-1][1], plot)
+
+
+def _scale(file: ScaleFile, as_json: bool) -> None:
+    scale = file.build()
+    rows = [measure(scale, *size) for size in scale.sizes]
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+    else:
+        Console().print(_scale_table(file, rows))
+
+
+def _scale_table(file: ScaleFile, rows: list[Measured]) -> Table:
+    table = Table("", title=file.name, caption="Times: median wall / CPU, ms.")
+    for row in rows:
+        table.add_column(f"{row.frontends} × {row.engines:,}", justify="right")
+    for name, show in SCALE_ROWS:
+        table.add_row(name, *(show(row) for row in rows))
+    return table
 
 
 def _table(file: ScenarioFile, scale: float, traces: list[Trace]) -> Table:

@@ -245,9 +245,38 @@ def test_simulate_refuses_an_unknown_field_with_its_place(tmp_path):
 
 
 def test_every_example_scenario_can_be_read():
-    from headrace.scenario_file import ScenarioFile
+    from headrace.scenario_file import read_scenario
 
     files = sorted(Path("examples/scenarios").glob("*.yaml"))
-    assert len(files) >= 8
+    assert len(files) >= 9
     for file in files:
-        ScenarioFile.read(file).build()
+        read_scenario(file).build()
+
+
+SCALE = {"name": "small", "scale": {"sizes": [[2, 3], [3, 5]], "rounds": 2, "noise": 0.001}}
+
+
+def test_a_scale_scenario_times_each_size_and_counts_what_one_front_end_is_sent(tmp_path):
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCALE))
+    rows = json.loads(run("simulate", tmp_path / "s.yaml", "--json"))
+    assert [(row["frontends"], row["engines"]) for row in rows] == [(2, 3), (3, 5)]
+    for row in rows:
+        assert (row["cold"]["rounds"], row["warm"]["rounds"], row["quiet"]["rounds"]) == (1, 2, 2)
+        assert all(row[kind]["wall_ms"] > 0 for kind in ("cold", "warm", "quiet"))
+        assert row["gap"] <= 1e-3
+        assert 1 <= row["entries_mean"] <= row["entries_most"]
+        assert 100 < row["rds_bytes"] < row["snapshot_bytes"]
+
+
+def test_a_scale_scenario_is_told_as_a_table(tmp_path):
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCALE))
+    told = run("simulate", tmp_path / "s.yaml")
+    assert "2 × 3" in told
+    assert "route bytes" in told
+
+
+def test_a_scale_scenario_refuses_what_only_a_closed_loop_has(tmp_path):
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCALE))
+    assert "--policy-name" in run("simulate", tmp_path / "s.yaml", "--policy-name", "global", code=2)
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "x", "scale": {"sizes": [[0, 3]]}}))
+    assert "scale.sizes.0.0" in run("simulate", tmp_path / "s.yaml", code=2)

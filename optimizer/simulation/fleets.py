@@ -1,10 +1,16 @@
-"""Seeded random fleets for the optimizer's benchmarks."""
+"""Seeded random fleets, to measure planning at any size."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-from optimizer import Engine, Key, Problem, Profile
+from optimizer.problem import Engine, Key, Problem, Shares
+from optimizer.profile import Profile
+
+MAP_MS = 200.0
+"""Round trip along one side of the square on which front-ends and engines lie."""
 
 
 def profiles(rng: np.random.Generator, count: int = 4) -> list[Profile]:
@@ -36,9 +42,17 @@ def fleet(
     gamma_ms: float = 5.0,
     kappa: float = 0.05,
     work_spread: bool = True,
-    **changes: object,
 ) -> Problem:
-    """A fleet on a 200 ms wide map; `load` is demanded work over effective capacity."""
+    """A fleet on a square map; the same arguments give the same fleet.
+
+    Args:
+        seed: of all draws.
+        frontends, engines, classes: how many; a key a class.
+        load: demanded work over effective capacity.
+        eligible: part of the engines that a front-end and key may use.
+        gamma_ms, kappa: price and extra work of a moved request.
+        work_spread: requests of different classes cost different work.
+    """
     rng = np.random.default_rng(seed)
     kinds = profiles(rng)
     where = rng.uniform(0, 1, (frontends + engines, 2))
@@ -48,8 +62,7 @@ def fleet(
         name: Engine(kinds[int(rng.integers(len(kinds)))], ready_replicas=int(rng.integers(2, 20)))
         for name in names
     }
-    distance = np.linalg.norm(where[:frontends, None] - where[None, frontends:], axis=2) * 200 + 1
-    network = {f: dict(zip(names, distance[i].tolist(), strict=True)) for i, f in enumerate(fronts)}
+    distance = np.linalg.norm(where[:frontends, None] - where[None, frontends:], axis=2) * MAP_MS + 1
     keys = {}
     for c in range(classes):
         work = float(rng.uniform(0.5, 2.0)) if work_spread and classes > 1 else 1.0
@@ -70,22 +83,26 @@ def fleet(
         for k in keys:
             some = frozenset(n for n in names if rng.random() < eligible)
             allowed[f, k] = everyone if eligible >= 1.0 else some or everyone
-    fields: dict[str, object] = {
-        "demand_rps": {f: {k: r * scale for k, r in row.items()} for f, row in rates.items()},
-        "network_ms": network,
-        "engines": pool,
-        "keys": keys,
-        "eligible": allowed,
-    }
-    return Problem(**{**fields, **changes})  # type: ignore[arg-type]  # fields by name
+    return Problem(
+        demand_rps={f: {k: r * scale for k, r in row.items()} for f, row in rates.items()},
+        network_ms={f: dict(zip(names, distance[i].tolist(), strict=True)) for i, f in enumerate(fronts)},
+        engines=pool,
+        keys=keys,
+        eligible=allowed,
+    )
 
 
-def noisy(problem: Problem, rng: np.random.Generator, noise: float, **changes: object) -> Problem:
-    """The same fleet with every demand times a lognormal factor."""
-    import dataclasses
+def noisy(
+    problem: Problem, rng: np.random.Generator, noise: float, previous_shares: Shares | None = None
+) -> Problem:
+    """The same fleet with every demand times a lognormal factor of that deviation.
 
+    `previous_shares`, when given, replace those of the problem.
+    """
     demand = {
         f: {k: r * float(np.exp(rng.normal(0, noise))) for k, r in row.items()}
         for f, row in problem.demand_rps.items()
     }
-    return dataclasses.replace(problem, demand_rps=demand, **changes)  # type: ignore[arg-type]  # by name
+    return dataclasses.replace(
+        problem, demand_rps=demand, previous_shares=previous_shares or problem.previous_shares
+    )
