@@ -407,3 +407,18 @@ async def test_a_client_cannot_ask_for_more_attempts(control_plane: ControlPlane
             home.received.clear()
             assert (await front.chat(listener=listener, headers=asked)).status == 503
             assert len(home.received) == 3
+
+
+async def test_where_an_outer_layer_counts_its_attempts_nobody_else_tries_again(
+    control_plane: ControlPlane, front: Front
+) -> None:
+    async with Replica("home-0") as home:
+        home.answer = home.answer_503
+        pool = Pool({"home": [home]}, {"home": engine("home", outlier_detection=None)})
+        splits = [pool.split(traffic_class=name) for name in ("interactive", "batch")]
+        await control_plane.publish(pool.table(*splits))
+        for listener in ("public", "internal"):
+            home.received.clear()
+            answer = await front.chat(listener=listener, headers={"x-envoy-attempt-count": "1"})
+            assert answer.status == 503
+            assert len(home.received) == 1

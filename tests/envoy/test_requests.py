@@ -314,4 +314,6 @@ async def test_a_gateway_is_told_for_every_attempt_which_engine_is_meant(
         assert answer.headers["x-headrace-engine"] == "away"
         assert [each.header("x-headrace-engine") for each in region.received] == ["home", "home"]
         assert [each.header("x-headrace-engine") for each in pool.received] == ["away"]
+        assert [each.header("x-envoy-attempt-count") for each in region.received] == ["1", "2"]
+        assert [each.header("x-envoy-attempt-count") for each in pool.received] == ["3"]
         assert pool.received[0].header("host") == "localhost"

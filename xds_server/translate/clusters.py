@@ -256,12 +256,16 @@ def _http(engine: Engine) -> UpstreamHttpProtocolOptions:
 
 
 def _seen_by_engines() -> UpstreamHttpProtocolOptions:
-    """Tell a gateway which of the engines behind it is meant; only here is the attempt's engine known.
+    """Tell a gateway which of the engines behind it is meant, as only here the attempt's engine is known; and
+    which attempt it is, so that a gateway which could try again leaves it to us.
 
     Filters on the way to a replica are those of the cluster that the route names: the composite.
     """
-    header = overwrite(names.ENGINE_HEADER, names.ENGINE_OF_REPLICA)
-    mutations = Mutations(request_mutations=[HeaderMutationRule(append=header)])
+    headers = (
+        overwrite(names.ENGINE_HEADER, names.ENGINE_OF_REPLICA),
+        overwrite(names.ATTEMPT_HEADER, names.ATTEMPT),
+    )
+    mutations = Mutations(request_mutations=[HeaderMutationRule(append=header) for header in headers])
     return UpstreamHttpProtocolOptions(
         explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
             http_protocol_options=Http1ProtocolOptions()

@@ -44,6 +44,7 @@ FRONTEND_HEADER = "x-headrace-frontend"
 """On requests to engines: the front-end through which they came."""
 
 ENGINE_OF_REPLICA = "%UPSTREAM_METADATA(headrace:engine)%"
+ATTEMPT = "%UPSTREAM_REQUEST_ATTEMPT_COUNT%"
 REPLICA_ITSELF = "%UPSTREAM_METADATA(headrace:replica)%"
 """Formats of what EDS says about the replica that a request went to."""
 
@@ -54,6 +55,9 @@ REPLICA_HEADER = "x-headrace-replica"
 SNAPSHOT_HEADER = "x-headrace-snapshot"
 REASON_HEADER = "x-headrace-reason"
 """On answers: who answered, from which routes, and why a request was refused."""
+
+ATTEMPT_HEADER = "x-envoy-attempt-count"
+"""Which attempt a request is. From outside: somebody there tries again, and nobody else is to."""
 
 BUFFER_FILTER = "envoy.filters.http.buffer"
 DEMAND_FILTER = "envoy.filters.http.local_ratelimit"

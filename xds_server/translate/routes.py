@@ -168,6 +168,10 @@ def _retry_policy(model: Model) -> RetryPolicy:
         retry_on=RETRY_ON,
         num_retries=model.same_engine_retries + 1,
         retriable_status_codes=list(model.retry_statuses),
+        # An outer layer that counts its attempts tries again itself; two layers would multiply.
+        retriable_request_headers=[
+            HeaderMatcher(name=names.ATTEMPT_HEADER, present_match=True, invert_match=True)
+        ],
         per_try_timeout=None if limit is None else timedelta(seconds=limit),
         retry_host_predicate=[
             RetryPolicyRetryHostPredicate(
