@@ -2,7 +2,8 @@
 
 The plan follows demand smoothed over tens of seconds, which is what keeps sessions in place. A surge that
 would overload an engine must not wait for it. Rows whose fast estimate exceeds the smoothed one by `ENTER`,
-and by more than noise explains, are surging until it is below `LEAVE`. While any surge would put an engine
+and by more than noise explains, are surging until it is below `LEAVE`; so are all that grow when the rows of
+a model do so together, which tells a rise of many small rows long before each of them could. While any surge would put an engine
 over its capacity, surging rows are planned with the fast estimate, at once, and their smoothing begins anew
 from it: the old level says nothing any more, and would let too much in until it is forgotten. Below capacity
 a surge changes nothing, so that the correction never fights the plan. When a row of which a part is refused
@@ -12,7 +13,7 @@ falls as clearly, its smoothing begins anew as well, so that nothing is refused 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from optimizer import SHED, Plan, Problem
 
@@ -41,15 +42,17 @@ class Surges:
     def update(self, smoothed: Demand, fast: Demand, now: float) -> None:
         """Take both estimates."""
         self._anew = {row: at for row, at in self._anew.items() if now - at < SETTLE_S}
+        growing = _growing_models(smoothed, fast)
         self._rows = frozenset(
             (frontend, key)
             for frontend, keys in fast.items()
             for key, rps in keys.items()
-            if rps > self._threshold((frontend, key), smoothed.get(frontend, {}).get(key, 0.0))
+            if rps > self._threshold((frontend, key), smoothed.get(frontend, {}).get(key, 0.0), growing)
         ) | frozenset(self._anew)
 
-    def _threshold(self, row: Row, slow: float) -> float:
-        return LEAVE * slow if row in self._rows else _clearly_above(slow)
+    def _threshold(self, row: Row, slow: float, growing: Collection[str]) -> float:
+        surges = row in self._rows or _model_of(row[1]) in growing
+        return LEAVE * slow if surges else _clearly_above(slow)
 
     def demand(self, smoothed: Demand, fast: Demand) -> dict[str, dict[str, float]]:
         """What to plan for: the larger estimate where a row surges, the smoothed one elsewhere."""
@@ -81,6 +84,24 @@ def fallen(smoothed: Demand, fast: Demand) -> frozenset[Row]:
         for key, slow in keys.items()
         if slow > _clearly_above(fast.get(frontend, {}).get(key, 0.0))
     )
+
+
+def _model_of(key: str) -> str:
+    """The model of a key."""
+    return key.rpartition("/")[0]
+
+
+def _growing_models(smoothed: Demand, fast: Demand) -> frozenset[str]:
+    slow_of, fast_of = _by_model(smoothed), _by_model(fast)
+    return frozenset(m for m, rps in fast_of.items() if rps > _clearly_above(slow_of.get(m, 0.0)))
+
+
+def _by_model(demand: Demand) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for keys in demand.values():
+        for key, rps in keys.items():
+            total[_model_of(key)] = total.get(_model_of(key), 0.0) + rps
+    return total
 
 
 def _clearly_above(rps: float) -> float:

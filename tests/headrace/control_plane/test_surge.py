@@ -46,6 +46,17 @@ def test_smoothing_begins_anew_once_a_surge_and_the_fast_estimate_counts_until_i
     assert not surges.any
 
 
+def test_many_small_rows_that_rise_together_surge_before_any_of_them_could_alone():
+    def everywhere(rps: float) -> dict[str, dict[str, float]]:
+        return {f"fe{number}": {KEY: rps} for number in range(8)}
+
+    alone, together = Surges(), Surges()
+    alone.update(rows(8), rows(11), 0.0)
+    assert not alone.any
+    together.update(everywhere(8), everywhere(11), 0.0)
+    assert together.demand(everywhere(8), everywhere(11)) == everywhere(11)
+
+
 def test_demand_has_fallen_when_noise_does_not_explain_it():
     assert fallen(rows(100), rows(70)) == {("west", KEY)}
     assert not fallen(rows(100), rows(85))
