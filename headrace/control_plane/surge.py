@@ -3,11 +3,13 @@
 The plan follows demand smoothed over tens of seconds, which is what keeps sessions in place. A surge that
 would overload an engine must not wait for it. Rows whose fast estimate exceeds the smoothed one by `ENTER`,
 and by more than noise explains, are surging until it is below `LEAVE`; so are all that grow when the rows of
-a model do so together, which tells a rise of many small rows long before each of them could. While any surge would put an engine
-over its capacity, surging rows are planned with the fast estimate, at once, and their smoothing begins anew
-from it: the old level says nothing any more, and would let too much in until it is forgotten. Below capacity
-a surge changes nothing, so that the correction never fights the plan. When a row of which a part is refused
-falls as clearly, its smoothing begins anew as well, so that nothing is refused for what is over.
+a model do so together, which tells a rise of many small rows long before each of them could.
+
+While any surge would put an engine over its capacity, surging rows are planned with the fast estimate, at
+once, and their smoothing begins anew from it: the old level says nothing any more, and would let too much in
+until it is forgotten. Below capacity a surge changes nothing, so that the correction never fights the plan.
+When a row of which a part is refused falls as clearly, its smoothing begins anew as well, so that nothing is
+refused for what is over.
 """
 
 from __future__ import annotations
