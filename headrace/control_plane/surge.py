@@ -2,8 +2,8 @@
 
 The plan follows demand smoothed over tens of seconds, which is what keeps sessions in place. A surge that
 would overload an engine must not wait for it. Rows whose fast estimate exceeds the smoothed one by `ENTER`,
-and by more than noise explains, are surging until it is below `LEAVE`; so are all that grow when the rows of
-a model do so together, which tells a rise of many small rows long before each of them could.
+and by more than noise explains, are surging until it is below `LEAVE`; so are all that grow while an engine
+is beyond its capacity by more than noise explains: many small rows rise long before each of them shows it.
 
 While any surge would put an engine over its capacity, surging rows are planned with the fast estimate, at
 once, and their smoothing begins anew from it: the old level says nothing any more, and would let too much in
@@ -15,12 +15,12 @@ refused for what is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from optimizer import SHED, Plan, Problem
 
 ENTER = 1.25
-LEAVE = 1.10
+LEAVE = 1.05
 SIGMAS = 4.0
 FAST_WINDOW_S = 4.0
 """Window of the fast estimate: of `rps` Poisson arrivals/s its standard deviation is √(rps / window)."""
@@ -41,20 +41,18 @@ class Surges:
         self._anew: dict[Row, float] = {}
         """row -> when its smoothing began anew."""
 
-    def update(self, smoothed: Demand, fast: Demand, now: float) -> None:
-        """Take both estimates."""
+    def update(self, smoothed: Demand, fast: Demand, now: float, *, beyond: bool = False) -> None:
+        """Take both estimates. `beyond`: an engine is clearly over its capacity by the fast one."""
         self._anew = {row: at for row, at in self._anew.items() if now - at < SETTLE_S}
-        growing = _growing_models(smoothed, fast)
         self._rows = frozenset(
             (frontend, key)
             for frontend, keys in fast.items()
             for key, rps in keys.items()
-            if rps > self._threshold((frontend, key), smoothed.get(frontend, {}).get(key, 0.0), growing)
+            if rps > self._threshold((frontend, key), smoothed.get(frontend, {}).get(key, 0.0), beyond)
         ) | frozenset(self._anew)
 
-    def _threshold(self, row: Row, slow: float, growing: Collection[str]) -> float:
-        surges = row in self._rows or _model_of(row[1]) in growing
-        return LEAVE * slow if surges else _clearly_above(slow)
+    def _threshold(self, row: Row, slow: float, beyond: bool) -> float:
+        return LEAVE * slow if beyond or row in self._rows else _clearly_above(slow)
 
     def demand(self, smoothed: Demand, fast: Demand) -> dict[str, dict[str, float]]:
         """What to plan for: the larger estimate where a row surges, the smoothed one elsewhere."""
@@ -88,32 +86,25 @@ def fallen(smoothed: Demand, fast: Demand) -> frozenset[Row]:
     )
 
 
-def _model_of(key: str) -> str:
-    """The model of a key."""
-    return key.rpartition("/")[0]
-
-
-def _growing_models(smoothed: Demand, fast: Demand) -> frozenset[str]:
-    slow_of, fast_of = _by_model(smoothed), _by_model(fast)
-    return frozenset(m for m, rps in fast_of.items() if rps > _clearly_above(slow_of.get(m, 0.0)))
-
-
-def _by_model(demand: Demand) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for keys in demand.values():
-        for key, rps in keys.items():
-            total[_model_of(key)] = total.get(_model_of(key), 0.0) + rps
-    return total
-
-
 def _clearly_above(rps: float) -> float:
     """What noise about a rate does not explain."""
     return max(ENTER * rps, rps + SIGMAS * math.sqrt(max(rps, 1.0) / FAST_WINDOW_S))
 
 
-def overloads(plan: Plan, problem: Problem, demand: Demand) -> list[str]:
-    """Engines that `demand`, divided by a plan's shares, would put over their effective capacity."""
+def larger(smoothed: Demand, fast: Demand) -> dict[str, dict[str, float]]:
+    """The larger estimate of every row."""
+    return {
+        frontend: {key: max(rps, fast.get(frontend, {}).get(key, 0.0)) for key, rps in keys.items()}
+        for frontend, keys in smoothed.items()
+    }
+
+
+def overloads(plan: Plan, problem: Problem, demand: Demand, sigmas: float = 0.0) -> list[str]:
+    """Engines that `demand`, divided by a plan's shares, would put over their effective capacity.
+
+    By more than `sigmas` standard deviations of a load that is estimated over `FAST_WINDOW_S`."""
     load: dict[str, float] = {}
+    variance: dict[str, float] = {}
     for frontend, rows in plan.shares.items():
         for key, shares in rows.items():
             rate = demand.get(frontend, {}).get(key, 0.0)
@@ -121,5 +112,10 @@ def overloads(plan: Plan, problem: Problem, demand: Demand) -> list[str]:
                 if engine != SHED:
                     work = problem.keys[key].work.get(engine, 1.0)
                     load[engine] = load.get(engine, 0.0) + rate * share * work
+                    variance[engine] = variance.get(engine, 0.0) + rate * share * work**2 / FAST_WINDOW_S
     capacity = {name: planned.capacity_rps for name, planned in plan.engines.items()}
-    return sorted(name for name, rps in load.items() if rps > capacity.get(name, 0.0) * (1 + 1e-6))
+    return sorted(
+        name
+        for name, rps in load.items()
+        if rps > capacity.get(name, 0.0) * (1 + 1e-6) + sigmas * math.sqrt(variance[name])
+    )

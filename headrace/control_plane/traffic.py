@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from headrace.control_plane import observations, rules
 from headrace.control_plane.rounds import Round
 from headrace.control_plane.served import Served
-from headrace.control_plane.surge import FAST_WINDOW_S, Row, Surges, fallen, overloads
+from headrace.control_plane.surge import FAST_WINDOW_S, SIGMAS, Row, Surges, fallen, larger, overloads
 from headrace.policy import Policy
 from optimizer import SHED
 from signals.attempts import AttemptsCheck
@@ -87,10 +87,11 @@ class Traffic:
         """Engines that a surge would put over capacity under the shares served; at most every `correct_s`."""
         pause_s = self._policy.protection.shedding.correct_s
         smoothed, fast, now = self.smoothed(), self._fast_rps(), self._clock()
-        self._surges.update(smoothed, fast, now)
-        if not pause_s or not self._surges.any or now - self._corrected_at < pause_s:
+        if not pause_s or served is None or served.plan is None or served.problem is None:
             return []
-        if served is None or served.plan is None or served.problem is None:
+        beyond = overloads(served.plan, served.problem, larger(smoothed, fast), SIGMAS)
+        self._surges.update(smoothed, fast, now, beyond=bool(beyond))
+        if not self._surges.any or now - self._corrected_at < pause_s:
             return []
         engines = overloads(served.plan, served.problem, self._surges.demand(smoothed, fast))
         if engines:

@@ -31,7 +31,7 @@ def test_a_surge_lasts_until_the_estimates_nearly_agree():
     surges.update(rows(100), rows(130), 0.0)
     surges.update(rows(105), rows(120), 0.0)
     assert surges.any
-    surges.update(rows(112), rows(120), 0.0)
+    surges.update(rows(116), rows(120), 0.0)
     assert not surges.any
 
 
@@ -42,19 +42,18 @@ def test_smoothing_begins_anew_once_a_surge_and_the_fast_estimate_counts_until_i
     surges.update(rows(130), rows(140), 1.0)
     assert not surges.begin_anew(1.0)
     assert surges.demand(rows(130), rows(140)) == rows(140)
-    surges.update(rows(180), rows(190), SETTLE_S)
+    surges.update(rows(180), rows(185), SETTLE_S)
     assert not surges.any
 
 
-def test_many_small_rows_that_rise_together_surge_before_any_of_them_could_alone():
-    def everywhere(rps: float) -> dict[str, dict[str, float]]:
-        return {f"fe{number}": {KEY: rps} for number in range(8)}
-
-    alone, together = Surges(), Surges()
-    alone.update(rows(8), rows(11), 0.0)
-    assert not alone.any
-    together.update(everywhere(8), everywhere(11), 0.0)
-    assert together.demand(everywhere(8), everywhere(11)) == everywhere(11)
+def test_all_that_grows_surges_while_an_engine_is_clearly_beyond_its_capacity():
+    surges = Surges()
+    surges.update(rows(8), rows(11), 0.0)
+    assert not surges.any
+    surges.update(rows(8), rows(11), 1.0, beyond=True)
+    assert surges.demand(rows(8), rows(11)) == rows(11)
+    surges.update(rows(8), rows(8.2), 2.0, beyond=True)
+    assert not surges.any
 
 
 def test_demand_has_fallen_when_noise_does_not_explain_it():
@@ -81,3 +80,5 @@ def test_only_engines_beyond_their_effective_capacity_are_overloaded():
     found = plan(problem)
     assert overloads(found, problem, rows(89)) == []
     assert overloads(found, problem, rows(91)) == ["gpu"]
+    assert overloads(found, problem, rows(105), sigmas=4.0) == []
+    assert overloads(found, problem, rows(120), sigmas=4.0) == ["gpu"]
