@@ -3,12 +3,19 @@
 Envoy maps a session's hash modulo `UNITS` onto consecutive intervals. The partition remembers which interval
 belongs to whom, so that new shares relabel exactly the part of the hash space that has to change hands: the
 total-variation distance between old and new shares, the least any assignment can move.
+
+How many intervals there are is bounded by `most_entries`, which least movement alone cannot do. Let many
+destinations hand a little each to one that holds next to nothing, so that it touches hardly any of them:
+each time an interval begins. Then it hands everything on to a third, and these intervals are the third's.
+Repeat with other destinations: intervals grow in number for as long as widths allow. So small intervals are
+shifted away, slowly within a budget of movement, and beyond the bound whatever it costs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +27,18 @@ Entry = tuple[str, int]
 SLACK = 0.02
 """Movement that tidying up may add, relative to the movement that new shares need anyway."""
 
-SWAPS = 8
-"""Most intervals tidied up at a time."""
+CELLS = 16
+"""Equal parts of the hash space in which a partition without history is laid out."""
 
 
 def entry_limit(destinations: int) -> int:
-    """Intervals from which a partition is tidied up; measured, not proved: it stays below twice this."""
+    """Intervals from which a partition is tidied up within the budget."""
     return 4 * destinations + 8
+
+
+def most_entries(destinations: int) -> int:
+    """The most intervals that a partition ever has after new shares for so many destinations."""
+    return 2 * entry_limit(destinations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +63,28 @@ class Partition:
 
     @classmethod
     def fresh(cls, shares: Mapping[str, float]) -> Partition:
-        """A partition without history; a pure function of the shares."""
-        return cls(_merge(sorted(to_units(shares).items())))
+        """A partition without history; a pure function of the shares.
+
+        At most `CELLS` − 1 intervals more than destinations. Each destination fills fixed cells of the hash
+        space in an order of its own, so that partitions for similar shares are similar, though not as similar
+        as `relabel` makes them.
+        """
+        return cls(_merge(_lay_out(to_units(shares))))
 
     def relabel(self, shares: Mapping[str, float], slack: float = SLACK) -> Partition:
         """The partition for new shares that moves the least possible part of the hash space.
 
-        Only while it has more than `entry_limit` intervals, small ones are swapped away; that moves at most
-        `slack` times the least movement more (0: never).
+        While it would have more than `entry_limit` intervals, small ones are shifted away; that moves at most
+        `slack` times the least movement more (0: nothing), unless there would be more than `most_entries`:
+        down to those they are shifted away in any case.
         """
         target = to_units(shares)
         if not self.entries or not target:
             return Partition.fresh(shares)
         entries = _merge(_hand_over(self.entries, target))
         least = sum(max(0, width - self.units.get(name, 0)) for name, width in target.items())
-        return Partition(_compact(entries, int(slack * least), entry_limit(len(target))))
+        few, most = entry_limit(len(target)), most_entries(len(target))
+        return Partition(_compact(entries, int(slack * least), few, most))
 
     @property
     def units(self) -> dict[str, int]:
@@ -178,40 +197,60 @@ def _take(wanted: dict[str, int], name: str, width: int, out: list[Entry]) -> in
     return taken
 
 
-def _compact(entries: tuple[Entry, ...], budget: int, limit: int) -> tuple[Entry, ...]:
-    """Swap the smallest intervals into a neighbour, which pays back at another border of the two owners."""
+def _lay_out(units: Mapping[str, int]) -> list[Entry]:
+    """Fill cells with destinations, pair by pair in the order of a hash of both.
+
+    A pair that takes anything uses up the destination or the cell, and the last one both: there are at most
+    destinations + `CELLS` − 1 entries.
+    """
+    left, room = dict(units), [UNITS // CELLS] * CELLS
+    cells: list[list[Entry]] = [[] for _ in room]
+    for _, name, cell in sorted((_rank(name, cell), name, cell) for name in units for cell in range(CELLS)):
+        taken = min(left[name], room[cell])
+        left[name] -= taken
+        room[cell] -= taken
+        cells[cell].append((name, taken))
+    return [entry for cell in cells for entry in sorted(cell)]
+
+
+def _rank(name: str, cell: int) -> bytes:
+    return hashlib.blake2b(f"{cell}/{name}".encode(), digest_size=8).digest()
+
+
+def _compact(entries: tuple[Entry, ...], budget: int, few: int, most: int) -> tuple[Entry, ...]:
+    """Shift intervals away, the cheapest first: down to `few` within the budget, down to `most` in any case.
+
+    With more entries than destinations one of them has two intervals, so there is always something to shift;
+    each shift leaves at least one entry less.
+    """
+    while len(entries) > few:
+        cost, i, j = min(_shifts(entries))
+        if cost > budget and len(entries) <= most:
+            break
+        entries, budget = _shift(entries, i, j), budget - cost
+    return entries
+
+
+def _shifts(entries: tuple[Entry, ...]) -> Iterator[tuple[int, int, int]]:
+    """Every (cost, i, j) where i and j are an owner's intervals with none of its own between them.
+
+    Joining them moves the smaller one's width at each border on the way: that, or less, is the cost.
+    """
+    last: dict[str, int] = {}
+    for j, (name, width) in enumerate(entries):
+        if name in last:
+            i = last[name]
+            yield (j - i) * min(entries[i][1], width), i, j
+        last[name] = j
+
+
+def _shift(entries: tuple[Entry, ...], i: int, j: int) -> tuple[Entry, ...]:
+    """Entries in which i and j are one, at the larger one's place; what is between shifts by the smaller."""
     out = list(entries)
-    for _ in range(SWAPS):
-        if len(out) <= limit:
-            break
-        for i in sorted(range(len(out)), key=lambda i: (out[i][1], i))[:SWAPS]:
-            width = out[i][1]
-            swapped = _swap(out, i) if 2 * width <= budget else None
-            if swapped is not None:
-                out, budget = swapped, budget - 2 * width
-                break
-        else:
-            break
-    return tuple(out)
-
-
-def _swap(entries: list[Entry], i: int) -> list[Entry] | None:
-    """Entries in which interval i belongs to a neighbour's owner, or None when no border can pay it back."""
-    name, width = entries[i]
-    sides = [j for j in (i - 1, i + 1) if 0 <= j < len(entries)]
-    for side in sides:
-        owner = entries[side][0]
-        for j, (other, size) in enumerate(entries):
-            if other != owner or size <= width or j in (i - 1, i + 1):
-                continue
-            for k in (j - 1, j + 1):
-                if 0 <= k < len(entries) and k != i and entries[k][0] == name:
-                    new = list(entries)
-                    new[i] = (owner, width)
-                    new[j] = (owner, size - width)
-                    new[k] = (name, new[k][1] + width)
-                    return list(_merge(new))
-    return None
+    keep, drop = (i, j) if entries[i][1] > entries[j][1] else (j, i)
+    out[keep] = (entries[keep][0], entries[i][1] + entries[j][1])
+    del out[drop]
+    return _merge(out)
 
 
 def _merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:

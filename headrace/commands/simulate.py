@@ -50,8 +50,8 @@ SCALE_ROWS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
     ("largest gap", lambda m: f"{m.gap:.4%}"),
     ("intervals a row: mean", lambda m: number(m.entries_mean)),
     ("intervals a row: most", lambda m: f"{m.entries_most:,}"),
-    ("route bytes of one front-end", lambda m: f"{m.rds_bytes:,}"),
-    ("all bytes of one front-end", lambda m: f"{m.snapshot_bytes:,}"),
+    ("route bytes", lambda m: f"{m.rds_bytes:,}"),
+    ("all bytes", lambda m: f"{m.snapshot_bytes:,}"),
 )
 
 
@@ -118,7 +118,11 @@ def _scale(file: ScaleFile, as_json: bool) -> None:
 
 
 def _scale_table(file: ScaleFile, rows: list[Measured]) -> Table:
-    table = Table("", title=file.name, caption="Times: median wall / CPU, ms.")
+    table = Table(
+        "",
+        title=file.name,
+        caption="Times: median wall / CPU, ms. Bytes: of the front-end with the most intervals.",
+    )
     for row in rows:
         table.add_column(f"{row.frontends} × {row.engines:,}", justify="right")
     for name, show in SCALE_ROWS:
