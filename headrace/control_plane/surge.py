@@ -22,6 +22,8 @@ from optimizer import SHED, Plan, Problem
 ENTER = 1.25
 LEAVE = 1.05
 SIGMAS = 4.0
+BEYOND_SIGMAS = 2.5
+"""For engines: calm load is below capacity anyway, so that noise has further to go."""
 FAST_WINDOW_S = 4.0
 """Window of the fast estimate: of `rps` Poisson arrivals/s its standard deviation is √(rps / window)."""
 SETTLE_S = 2 * FAST_WINDOW_S

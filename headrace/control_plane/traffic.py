@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from headrace.control_plane import observations, rules
 from headrace.control_plane.rounds import Round
 from headrace.control_plane.served import Served
-from headrace.control_plane.surge import FAST_WINDOW_S, SIGMAS, Row, Surges, fallen, larger, overloads
+from headrace.control_plane.surge import BEYOND_SIGMAS, FAST_WINDOW_S, Row, Surges, fallen, larger, overloads
 from headrace.policy import Policy
 from optimizer import SHED
 from signals.attempts import AttemptsCheck
@@ -89,7 +89,7 @@ class Traffic:
         smoothed, fast, now = self.smoothed(), self._fast_rps(), self._clock()
         if not pause_s or served is None or served.plan is None or served.problem is None:
             return []
-        beyond = overloads(served.plan, served.problem, larger(smoothed, fast), SIGMAS)
+        beyond = overloads(served.plan, served.problem, larger(smoothed, fast), BEYOND_SIGMAS)
         self._surges.update(smoothed, fast, now, beyond=bool(beyond))
         if not self._surges.any or now - self._corrected_at < pause_s:
             return []
