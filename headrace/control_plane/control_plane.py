@@ -228,9 +228,11 @@ class ControlPlane:
             return
         for engine, (failures, sent) in observations.evidence(self.traffic.view()).items():
             self.membership.evidence(engine, failures, sent)
-        if engines := self.traffic.overloaded(self.last_round):
-            self.log.warning("demand_surged", overloads=engines[:5])
+        overloads, new = self.traffic.overloaded(self.last_round)
+        if overloads:
             self.planner.want("override")
+        if new:
+            self.log.warning("demand_surged", overloads=overloads[:5])
         if rows := self.traffic.relieved(self.publisher.served):
             self.log.info("demand_fell", rows=rows[:5])
             self.planner.want("override")

@@ -83,21 +83,24 @@ class Traffic:
             return self.smoothed()
         return self._surges.demand(self.smoothed(), self._fast_rps())
 
-    def overloaded(self, served: Round | None) -> list[str]:
-        """Engines that a surge would put over capacity under the shares served; at most every `correct_s`."""
+    def overloaded(self, served: Round | None) -> tuple[list[str], bool]:
+        """Engines that a surge would put over capacity under the shares served, and whether rows surge that
+        did not before; at most every `correct_s`."""
         pause_s = self._policy.protection.shedding.correct_s
         smoothed, fast, now = self.smoothed(), self._fast_rps(), self._clock()
         if not pause_s or served is None or served.plan is None or served.problem is None:
-            return []
+            return [], False
         beyond = overloads(served.plan, served.problem, larger(smoothed, fast), BEYOND_SIGMAS)
         self._surges.update(smoothed, fast, now, beyond=bool(beyond))
         if not self._surges.any or now - self._corrected_at < pause_s:
-            return []
+            return [], False
         engines = overloads(served.plan, served.problem, self._surges.demand(smoothed, fast))
-        if engines:
-            self._corrected_at = now
-            self._begin_anew(self._surges.begin_anew(now), fast)
-        return engines
+        if not engines:
+            return [], False
+        self._corrected_at = now
+        rows = self._surges.begin_anew(now)
+        self._begin_anew(rows, fast)
+        return engines, bool(rows)
 
     def relieved(self, served: Served) -> list[str]:
         """Rows of which a part is refused, and whose demand has clearly fallen."""
