@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from headrace.control_plane import observations, rules
+from headrace.control_plane import observations, rules, upkeep
 from headrace.control_plane.collector import SETTLE_EVERY_S, settle
 from headrace.control_plane.config import ServeConfig
 from headrace.control_plane.demand_watch import DemandWatch
 from headrace.control_plane.enforce import enforce
 from headrace.control_plane.engine_watch import EngineWatch
+from headrace.control_plane.first_round import FirstRound
 from headrace.control_plane.gauges import Gauges
 from headrace.control_plane.learning import Learner, Observed
 from headrace.control_plane.limits import SlowlyFalling, limits, longest_wait_s
@@ -46,18 +46,12 @@ from headrace.problem import EngineState, PlanningRules
 from signals.membership import Membership
 from signals.replicas import Replica, dump, load
 from signals.report_service import ReportService
-from xds_server.debounce import Debounce
 from xds_server.events import Acked, Disconnected, Event
 from xds_server.server import XdsServer
 from xds_server.translate.names import RUNTIME_LAYER
 
-_SETTLE_S = 5.0
-"""After a restart from saved state: how long reporters get to come back before the first round. It is the
-validity of a report at the default interval, so whoever is silent then is not merely reconnecting."""
 _LOOK_EVERY_S = 0.5
 _JUDGE_EVERY_S = 1.0
-_QUIET_S = 0.5
-"""How long members must have been the same before the first round."""
 _ROTATE_EVERY_S = 10.0
 _LAG_EVERY_S = 5.0
 
@@ -184,31 +178,18 @@ class ControlPlane:
         loops: list[Coroutine[Any, Any, None]] = [
             self._follow_members(),
             self._publish_changes(),
-            self.planner.run(self._settle() if self.ready else self._wait_for_members()),
+            self.planner.run(self._first_round()),
             self.gate.follow(stop),
             self.persistence.run(),
-            self._every(_LOOK_EVERY_S, self._look_at_traffic),
-            self._every(_JUDGE_EVERY_S, self._judge_members),
-            self._every(_ROTATE_EVERY_S, self._rotate_shed),
-            self._every(_LAG_EVERY_S, self.xds.watch_lag),
-            self._every(SETTLE_EVERY_S, settle),
-            self._watch_loop_lag(),
+            upkeep.every(_LOOK_EVERY_S, self._look_at_traffic, self.telemetry),
+            upkeep.every(_JUDGE_EVERY_S, self._judge_members, self.telemetry),
+            upkeep.every(_ROTATE_EVERY_S, self._rotate_shed, self.telemetry),
+            upkeep.every(_LAG_EVERY_S, self.xds.watch_lag, self.telemetry),
+            upkeep.every(SETTLE_EVERY_S, settle, self.telemetry),
+            upkeep.watch_lag(self.clock, self.telemetry),
         ]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._ends_all(loop, stop)) for loop in loops]
-            await stop.wait()
-            for task in tasks:
-                task.cancel()
+        await upkeep.run_all(loops, stop, self.telemetry)
         self.persistence.save_now()
-
-    async def _ends_all(self, loop: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-        """Let a loop that fails end the process, to be started anew, rather than leave it half alive."""
-        try:
-            await loop
-        except Exception as error:
-            self.log.exception("control_plane_failed", reason=repr(error))
-            stop.set()
-            raise
 
     # ---- what happens -------------------------------------------------------------------------------
 
@@ -280,41 +261,12 @@ class ControlPlane:
 
     # ---- rounds: shares when it pays ----------------------------------------------------------------
 
-    async def _wait_for_members(self) -> None:
-        """Serve nothing before it is known who is there: an empty answer would empty running Envoys.
-
-        Known is: every engine has a ready replica and no more come in, or reporters had the time that their
-        longest back-off takes. With nobody there at all it waits for ever.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.config.startup_wait_s):
-                await self._members_hold(lambda: not self._without_replicas())
-        await self._members_hold(self._somebody_is_there)
-
-    async def _members_hold(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds and the members have not changed for a while."""
-        arrivals, version = Debounce(_QUIET_S, math.inf), -1
-        while True:
-            if version != self.membership.view().version:
-                version = self.membership.view().version
-                arrivals.note(self.clock())
-            if holds() and arrivals.take(self.clock()):
-                return
-            await asyncio.sleep(_QUIET_S / 5)
-
-    def _without_replicas(self) -> frozenset[str]:
-        return observations.without_replicas(self.policy, self.membership.view())
-
-    def _somebody_is_there(self) -> bool:
-        """Whether any engine that is to serve has a ready replica, or none is to serve."""
-        serving = sum(spec.state == "active" for spec in self.policy.engines.values())
-        return not serving or len(self._without_replicas()) < serving
-
-    async def _settle(self) -> None:
-        """After a restart, members are the saved and the reported ones until the reporters had time to come
-        back; only an engine that is lost or found meanwhile is planned for at once."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.planner.wanted.wait(), _SETTLE_S)
+    def _first_round(self) -> Coroutine[Any, Any, None]:
+        """What the first round waits for."""
+        first = FirstRound(lambda: self.policy, self.membership.view, self.clock)
+        if self.ready:
+            return first.returned(self.planner.wanted)
+        return first.opened(self.config.startup_wait_s)
 
     def engine_states(self) -> dict[str, EngineState]:
         """engine -> ready replicas and penalty, now."""
@@ -484,19 +436,3 @@ class ControlPlane:
             self.log.warning("policy_changed_while_down", was=saved.policy_hash[:12])
         self._serve(self._enforced(served))
         self.log.info("state_restored", members=len(members))
-
-    # ---- upkeep -------------------------------------------------------------------------------------
-
-    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                work()
-            except Exception as error:  # a fault of ours must not end the process
-                self.log.exception("upkeep_failed", work=work.__name__, error=repr(error))
-
-    async def _watch_loop_lag(self) -> None:
-        while True:
-            due = self.clock() + 0.5
-            await asyncio.sleep(0.5)
-            self.telemetry.loop_lag_s.observe(max(0.0, self.clock() - due))
