@@ -96,7 +96,7 @@ class Bridge(pulp.HiGHS):  # type: ignore[misc]  # PuLP has no types
 
 
 class Model:
-    """Columns and rows by index; grows, never shrinks. Rows are `sum = rhs` or `sum ≤ rhs`."""
+    """Columns and rows by index; rows, which are `sum = rhs` or `sum ≤ rhs`, are never removed."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
