@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median, median_low
 from typing import Any, NamedTuple
 
 from headrace.policy import Policy
@@ -194,13 +194,18 @@ class Protection:
         now: float,
         corrections: Mapping[str, Correction],
     ) -> None:
-        seen = {process_of(replica) for found in members.engines.values() for replica in found}
-        self._replicas.retain(seen)
+        seen = {process_of(replica): engine for engine, found in members.engines.items() for replica in found}
+        self._replicas.retain(seen.keys())
+        self._replicas.know(seen, now)
         self._engines.retain(set(rules.policy.engines))
         self._engines.know({name: spec.model for name, spec in rules.policy.engines.items()}, now)
         self._loads = {key: load for key, load in self._loads.items() if key in seen}
+        failing = _failing(rules, members, now)
         for engine, replicas in members.engines.items():
             if engine in rules.policy.engines:
+                for replica in replicas:
+                    if replica.key in failing:
+                        self._replicas.fail(process_of(replica), engine, now)
                 learned = rules.corrected(engine, corrections.get(engine, Correction())).profile
                 self._observe_engine(rules, engine, replicas, learned, now)
 
@@ -210,8 +215,6 @@ class Protection:
         profile, tokens = rules.engines[engine].profile, _tokens(rules, engine)
         residuals = []
         for replica in replicas:
-            if _failing(replica, now):
-                self._replicas.fail(process_of(replica), engine, now)
             if (found := self._residual(replica, profile, learned, tokens, now)) is not None:
                 residuals.append(found)
                 self._replicas.observe(process_of(replica), engine, found, now)
@@ -261,10 +264,28 @@ def _engine_loads(view: DemandView) -> dict[str, EngineLoad]:
     return loads
 
 
-def _failing(replica: Replica, now: float) -> bool:
+def _failing(rules: PlanningRules, members: MembershipView, now: float) -> frozenset[ReplicaKey]:
+    """Replicas of which many requests end in errors of their own, and clearly more than is usual for the
+    model: errors everywhere are no fault of one, and would take half of the fleet away."""
+    by_model: dict[str, list[tuple[ReplicaKey, float, float]]] = {}
+    for engine, replicas in members.engines.items():
+        if spec := rules.policy.engines.get(engine):
+            found = by_model.setdefault(spec.model, [])
+            found += [(replica.key, *_errors(replica, now)) for replica in replicas if replica.ready]
+    return frozenset(
+        key
+        for found in by_model.values()
+        for usual in [median_low([part for _, _, part in found]) if found else 0.0]
+        for key, per_s, part in found
+        if per_s >= 1.0 and part > max(_ERRORS, 2.0 * usual)
+    )
+
+
+def _errors(replica: Replica, now: float) -> tuple[float, float]:
+    """A replica's own errors: per second, and as a part of its requests."""
     errors = replica.value(Signal.ERRORS_INTERNAL_PER_S, now) or 0.0
     rps = replica.value(Signal.REQUESTS_PER_S, now) or 0.0
-    return errors >= 1.0 and errors > _ERRORS * max(rps, errors)
+    return errors, errors / max(rps, errors) if errors else 0.0
 
 
 def _tokens(rules: PlanningRules, engine: str) -> float:

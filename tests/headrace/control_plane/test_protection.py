@@ -79,3 +79,29 @@ def test_not_all_engines_of_a_model_are_penalised_for_failing(policy: Policy):
     protection.update(PlanningRules.of(policy), NOBODY_SENT, 1.0, failing=sorted(policy.engines))
     values = [penalty.value for penalty in protection.engine_penalties(1.0).values()]
     assert max(values) == 1.0
+
+
+def reporting(errors_per_s: list[float]) -> tuple[Membership, list[ReplicaKey]]:
+    """Replicas of one engine that each take 10 requests/s and end so many of them in errors of their own."""
+    membership = Membership()
+    keys = [ReplicaKey("west-gpu", "", f"r{number}") for number in range(len(errors_per_s))]
+    for number, (key, errors) in enumerate(zip(keys, errors_per_s, strict=True)):
+        stream = membership.join(Announcement(key, 1, "127.0.0.1", 8000 + number), None, 0.0)
+        values = {**LATENCY, Signal.ERRORS_INTERNAL_PER_S: errors}
+        membership.apply(key, stream, Report(1, 5.0, ReplicaState.READY, values=values), 1.0)
+    return membership, keys
+
+
+async def test_a_replica_with_errors_of_its_own_is_penalised_at_once(policy: Policy):
+    membership, keys = reporting([3.0, 0.0, 0.0, 0.0])
+    protection = Protection(membership, policy.protection.penalties)
+    protection.update(PlanningRules.of(policy), NOBODY_SENT, 1.0)
+    penalties = protection.replica_penalties(1.0)
+    assert penalties[keys[0]].value == policy.protection.penalties.floor
+
+
+async def test_errors_everywhere_take_no_capacity_away(policy: Policy):
+    membership, _ = reporting([3.0, 3.5, 2.5, 4.0])
+    protection = Protection(membership, policy.protection.penalties)
+    protection.update(PlanningRules.of(policy), NOBODY_SENT, 1.0)
+    assert not protection.penalised(1.0)
