@@ -62,7 +62,9 @@ def replan(
     warm = Warm() if warm is None else warm
     if problem.max_step is not None:
         problem = dataclasses.replace(problem, max_step=None)
-    problem = dataclasses.replace(patient(problem, held_s), moves_free=warm.whole)
+    problem = patient(problem, held_s)
+    if problem.moves_free != warm.whole:
+        problem = dataclasses.replace(problem, moves_free=warm.whole)
     if warm.unfinished:  # a move that was worth starting is worth finishing
         min_gain, problem = 0.0, dataclasses.replace(problem, max_gap=0.0)
     if policy == "global":
