@@ -118,6 +118,11 @@ class Round:
     """[R] without demand and with shares that may stay: kept as they are."""
 
     @cached_property
+    def servable(self) -> Mask:
+        """[R] whether anybody can serve a row now."""
+        return np.asarray(self.usable.any(axis=1))
+
+    @cached_property
     def free_open(self) -> Mask:
         """[R, E] where a move may be free of churn. A partly free row pays for moves to limited engines: two
         kinds of move there would need a row of the program each to keep the largest share."""

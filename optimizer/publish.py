@@ -95,8 +95,11 @@ def _plain(shares: Shares) -> dict[tuple[str, str, str], float]:
 
 
 def is_complete(shares: Shares, round_: Round) -> bool:
-    """Whether every row of a component has shares."""
-    return all(shares.get(f, {}).get(k) for f, k in round_.layout.rows)
+    """Whether every row of a component that anybody can serve has shares."""
+    served = round_.usable.any(axis=1)
+    return all(
+        shares.get(f, {}).get(k) for (f, k), can in zip(round_.layout.rows, served, strict=True) if can
+    )
 
 
 def _cost(rounds: list[Round], shares: Shares) -> list[Cost]:
@@ -109,12 +112,18 @@ def _cost(rounds: list[Round], shares: Shares) -> list[Cost]:
 
 
 def flow_of(round_: Round, shares: Shares) -> tuple[Array, Array, bool]:
-    """A component's flow and refused traffic under given shares, and whether a share has no engine here."""
-    layout = round_.layout
+    """A component's flow and refused traffic under given shares, and whether a share has no engine here.
+
+    A row that nobody can serve is refused whatever its shares say: they wait for its engines to come back.
+    """
+    layout, served = round_.layout, round_.usable.any(axis=1)
     index = {name: j for j, name in enumerate(layout.engines)}
     x, shed = np.zeros(layout.mask.shape), np.zeros(len(layout.rows))
     foreign = False
     for i, (frontend, key) in enumerate(layout.rows):
+        if not served[i]:
+            shed[i] = round_.demand[i]
+            continue
         row: Mapping[str, float] = shares.get(frontend, {}).get(key, {})
         total = sum(row.values()) or 1.0
         for name, share in row.items():

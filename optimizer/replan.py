@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,9 @@ EXPECTED_HOLD_S = 300.0
 """Time over which the prices of the policy spread the cost of a move."""
 
 MOST_HALVINGS = 6
+
+LEAST_TIME_S = 0.05
+"""What every plan of a round may take, however late it is."""
 
 WHOLE = 0.2
 """A row that moves by more than this moves as if moving cost nothing."""
@@ -60,6 +64,13 @@ def replan(
     a gain that no later round would find worth a publication.
     """
     warm = Warm() if warm is None else warm
+    ends = math.inf if time_limit_s is None else warm.clock() + time_limit_s
+
+    def best(asked: Problem) -> Plan:
+        """One of the round's plans, in what is left of its time."""
+        left_s = None if math.isinf(ends) else max(LEAST_TIME_S, ends - warm.clock())
+        return plan(asked, policy, warm, left_s)
+
     if problem.max_step is not None:
         problem = dataclasses.replace(problem, max_step=None)
     problem = patient(problem, held_s)
@@ -72,21 +83,28 @@ def replan(
         if quiet is not None:
             warm.unfinished, warm.whole = False, frozenset()
             return Replan(quiet, None)
-    target = plan(problem, policy, warm, time_limit_s)
+    target = best(problem)
     decision = decide(problem.previous_shares, target, problem, min_gain)
     if policy == "global" and decision.publish and (whole := warm.whole | _moving(target)) != warm.whole:
         problem = dataclasses.replace(problem, moves_free=whole)
-        target = plan(problem, policy, warm, time_limit_s)
+        target = best(problem)
     warm.unfinished = decision.publish and max_step is not None and largest_move(target) > max_step
     warm.whole = problem.moves_free if warm.unfinished else frozenset()
     if warm.unfinished:
-        target = plan(dataclasses.replace(problem, max_step=max_step), policy, warm, time_limit_s)
+        target = best(dataclasses.replace(problem, max_step=max_step))
     return Replan(decision, target)
 
 
 def _moving(target: Plan) -> frozenset[Row]:
     """Rows of which a plan moves so much that the rest is to follow."""
-    return frozenset((f, k) for f, rows in target.moved.items() for k, moved in rows.items() if moved > WHOLE)
+    return frozenset(row for row, moved in _moves(target) if moved > WHOLE)
+
+
+def _moves(target: Plan) -> Iterator[tuple[Row, float]]:
+    """What a plan moves of each row; one that nobody can serve has nothing to move."""
+    for frontend, rows in target.moved.items():
+        unserved = target.unserved.get(frontend, {})
+        yield from (((frontend, key), moved) for key, moved in rows.items() if key not in unserved)
 
 
 def patient(problem: Problem, held_s: float) -> Problem:
@@ -104,7 +122,7 @@ def patient(problem: Problem, held_s: float) -> Problem:
 
 def largest_move(plan_: Plan) -> float:
     """Largest fraction of any row that a plan moves."""
-    return max((moved for rows in plan_.moved.values() for moved in rows.values()), default=0.0)
+    return max((moved for _, moved in _moves(plan_)), default=0.0)
 
 
 def quiet_decision(problem: Problem, warm: Warm, min_gain: float = DEFAULT_GAIN) -> Decision | None:

@@ -1,4 +1,7 @@
-"""State kept between planning rounds. It makes plans fast; it never changes a plan."""
+"""State kept between planning rounds. It makes plans fast and never changes a plan.
+
+Beside it: what a planning loop is in the midst of (`scores`, `unfinished`, `whole`), which does decide.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Warm:
         self.clock = clock
         self.layouts: LayoutCache = {}
         self.scores: dict[str, float] = {}
-        """engine -> smoothed latency, ms, of the `feedback` policy: the one state that does decide."""
+        """engine -> smoothed latency, ms, of the `feedback` policy."""
         self.unfinished = False
         """The last publication was cut short by a step limit; the next round goes on without a threshold."""
         self.whole: frozenset[Row] = frozenset()

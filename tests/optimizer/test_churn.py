@@ -206,3 +206,34 @@ def test_small_leftovers_do_not_pile_up():
         noise = {f: {KEY: row[KEY] * float(np.exp(rng.normal(0, 0.1)))} for f, row in DEMAND.items()}
         shares = plan(talk(demand_rps=noise, previous_shares=shares), warm=warm).shares
     assert sum(len(row) for rows in shares.values() for row in rows.values()) <= 3 * len(RTT)
+
+
+def with_a_model_that_nobody_serves(demand, shares):
+    """The talk's fleet beside another model whose only engine has no replica; its row keeps its shares."""
+    base = talk()
+    other = "meta-llama/Llama-3.1-8B-Instruct/interactive"
+    return dataclasses.replace(
+        base,
+        demand_rps={f: {**demand[f], other: 0.0} for f in DEMAND},
+        engines={**base.engines, "gone": Engine(queue_profile(10.0), 0.0)},
+        network_ms={f: {**row, "gone": 1.0} for f, row in base.network_ms.items()},
+        keys={**base.keys, other: Key()},
+        eligible={**base.eligible, **{(f, other): frozenset({"gone"}) for f in DEMAND}},
+        previous_shares={f: {**shares[f], other: {"gone": 1.0}} for f in DEMAND},
+    )
+
+
+def test_a_model_that_nobody_serves_moves_nobody_else():
+    rng, warm, shares = np.random.default_rng(3), Warm(), plan(talk()).shares
+    outcomes = []
+    for _ in range(8):
+        noise = {
+            f: {KEY: rate * rng.normal(1.0, 0.005)} for f, rate in ((f, r[KEY]) for f, r in DEMAND.items())
+        }
+        found = replan(with_a_model_that_nobody_serves(noise, shares), warm=warm, max_step=0.2)
+        outcomes.append(found.decision.publish)
+        if found.decision.publish:
+            shares = {f: {KEY: found.plan.shares[f][KEY]} for f in DEMAND}
+    assert not any(outcomes[1:])
+    assert not warm.unfinished
+    assert not warm.whole
