@@ -96,10 +96,8 @@ def _plain(shares: Shares) -> dict[tuple[str, str, str], float]:
 
 def is_complete(shares: Shares, round_: Round) -> bool:
     """Whether every row of a component that anybody can serve has shares."""
-    served = round_.usable.any(axis=1)
-    return all(
-        shares.get(f, {}).get(k) for (f, k), can in zip(round_.layout.rows, served, strict=True) if can
-    )
+    rows = zip(round_.layout.rows, round_.servable, strict=True)
+    return all(shares.get(f, {}).get(k) for (f, k), servable in rows if servable)
 
 
 def _cost(rounds: list[Round], shares: Shares) -> list[Cost]:
@@ -116,12 +114,12 @@ def flow_of(round_: Round, shares: Shares) -> tuple[Array, Array, bool]:
 
     A row that nobody can serve is refused whatever its shares say: they wait for its engines to come back.
     """
-    layout, served = round_.layout, round_.usable.any(axis=1)
+    layout = round_.layout
     index = {name: j for j, name in enumerate(layout.engines)}
     x, shed = np.zeros(layout.mask.shape), np.zeros(len(layout.rows))
     foreign = False
     for i, (frontend, key) in enumerate(layout.rows):
-        if not served[i]:
+        if not round_.servable[i]:
             shed[i] = round_.demand[i]
             continue
         row: Mapping[str, float] = shares.get(frontend, {}).get(key, {})

@@ -160,4 +160,4 @@ def quiet_decision(problem: Problem, warm: Warm, min_gain: float = DEFAULT_GAIN)
 
 
 def _unservable(round_: Round) -> npt.NDArray[np.float64]:
-    return np.where(round_.usable.any(axis=1), 0.0, round_.demand)
+    return np.where(round_.servable, 0.0, round_.demand)
