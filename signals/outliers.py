@@ -101,6 +101,8 @@ class SavedPenalty(Generic[Unit]):
 class _Track:
     group: str
     log_residual: float | None = None
+    vouched: bool = False
+    """The residual is not measured."""
     seen_at: float = 0.0
     over_since: float | None = None
     under_since: float | None = None
@@ -123,6 +125,8 @@ class OutlierDetector(Generic[Unit]):
         self.settings = settings or OutlierSettings()
         """Thresholds; may be replaced at any time."""
         self._tracks: dict[Unit, _Track] = {}
+        self._present: frozenset[Unit] | None = None
+        """Who could serve; None: whoever was observed."""
 
     def observe(self, unit: Unit, group: str, residual: float, now: float) -> None:
         """Take one measurement: observed / predicted. Ignored unless finite and positive."""
@@ -135,7 +139,7 @@ class OutlierDetector(Generic[Unit]):
         else:
             keep = math.exp(-(now - track.seen_at) / self.settings.smooth_s)
             track.log_residual += (1.0 - keep) * (value - track.log_residual)
-        track.seen_at = now
+        track.seen_at, track.vouched = now, False
 
     def fail(self, unit: Unit, group: str, now: float) -> None:
         """A connect failure or hard 5xx that Envoys saw: penalised at once."""
@@ -146,9 +150,17 @@ class OutlierDetector(Generic[Unit]):
             track.log_residual, track.seen_at, track.under_since = None, now, None
 
     def know(self, groups: Mapping[Unit, str], now: float) -> None:
-        """Take the units that there are, by group: also those of which nothing was observed are of it."""
+        """Take the units that could serve now, by group: `most` is of these, whether observed or not."""
+        self._present = frozenset(groups)
         for unit, group in groups.items():
             self._track(unit, group, now)
+
+    def vouch(self, unit: Unit, group: str, now: float) -> None:
+        """A unit that failed is seen to serve: as good as a residual of 1, where there is none."""
+        track = self._track(unit, group, now)
+        if track.value < 1.0 and (track.log_residual is None or track.vouched):
+            self.observe(unit, group, 1.0, now)
+            track.vouched = True
 
     def update(self, now: float) -> None:
         """Move the penalties, the slowest units first; call it every round."""
@@ -169,7 +181,7 @@ class OutlierDetector(Generic[Unit]):
     def release(self, unit: Unit) -> None:
         """Take the operator's hand, and any penalty, off a unit. KeyError when it is not known."""
         track = self._tracks[unit]
-        self._tracks[unit] = _Track(track.group, track.log_residual, track.seen_at)
+        self._tracks[unit] = _Track(track.group, track.log_residual, seen_at=track.seen_at)
 
     def retain(self, units: Collection[Unit]) -> None:
         """Forget every unit that is not among `units`."""
@@ -239,7 +251,11 @@ class OutlierDetector(Generic[Unit]):
 
     def _may_penalise(self, track: _Track) -> bool:
         """A unit that is penalised already, or one more that leaves most of its group alone."""
-        group = [other for other in self._tracks.values() if other.group == track.group]
+        group = [
+            other
+            for unit, other in self._tracks.items()
+            if other.group == track.group and (self._present is None or unit in self._present)
+        ]
         others = sum(other.value < 1.0 for other in group if other is not track)
         return others + 1 <= self.settings.most * len(group)
 

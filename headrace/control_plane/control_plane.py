@@ -122,6 +122,7 @@ class ControlPlane:
         self._store = store
         self._found = found
         self._limits = SlowlyFalling()
+        self._planned_limits: Limits | None = None
         self.last_round: Round | None = None
         self._served_since = clock()
         self.published_at: float | None = None
@@ -209,7 +210,8 @@ class ControlPlane:
             return
         for engine, (failures, sent) in observations.evidence(self.traffic.view()).items():
             self.membership.evidence(engine, failures, sent)
-        overloads, new = self.traffic.overloaded(self.last_round)
+        problem = self.last_round.problem if self.last_round else None
+        overloads, new = self.traffic.overloaded(self.publisher.served, problem)
         if overloads:
             self.planner.want("override")
         if new:
@@ -243,7 +245,7 @@ class ControlPlane:
     def _judge_members(self) -> None:
         now, seen = self.clock(), self.traffic.view()
         corrections = self.learner.corrections(self.rules)
-        if self.protection.update(self.rules, seen, now, corrections, self.traffic.failing()):
+        if self.protection.update(self.rules, seen, now, corrections, *self.traffic.answering()):
             self.planner.want("override")
         self._ramp()
         self._sources.update(self.membership.view(), self.protection.mismatch, now)
@@ -312,25 +314,29 @@ class ControlPlane:
         self.telemetry.planned(found, trigger)
         if found.error:
             return True
-        if found.plan is None:  # a quiet round: the last plan is still what explains the shares
+        quiet = found.plan is None
+        if quiet:  # the last plan is still what explains the shares
             last = self.last_round
             self.last_round = replace(found, plan=last.plan, problem=last.problem) if last else found
-            if found.served is not found.base:
-                self._serve(found.served)
-            return True
-        self.last_round = found
-        before = self.publisher.limits
-        fresh = limits(found, self.policy, self.envoys())
-        self.publisher.limits = self._limits.update(fresh, self.clock(), longest_wait_s(self.policy))
+        else:
+            self.last_round = found
+            self._planned_limits = limits(found, self.policy, self.envoys())
+        self._limit()
         if found.served is not found.base or not self.ready:
             self._serve(found.served)
-            self.telemetry.published(found, trigger)
-        elif self.publisher.limits != before:
+            if not quiet:
+                self.telemetry.published(found, trigger)
+        return True
+
+    def _limit(self) -> None:
+        """Set the limits of the latest plan; some fall later than it."""
+        if self._planned_limits is None:
+            return
+        now = self._limits.update(self._planned_limits, self.clock(), longest_wait_s(self.policy))
+        if now != self.publisher.limits:  # else the tables made for these very numbers stay
+            self.publisher.limits = now
             self.publisher.want()
             self.persistence.changed()
-        else:
-            self.publisher.limits = before  # the same numbers: the tables made for them stay
-        return True
 
     def envoys(self) -> Mapping[str, int]:
         """front-end -> Envoys with a stream."""

@@ -8,6 +8,8 @@ from optimizer import SHED, Problem, Shares, with_exploration
 
 _PART_OF_ENGINE = 0.1
 """A trickle takes at most this part of an engine's capacity."""
+_PART_OF_ROW = 0.1
+"""All trickles together take at most this part of a row; further engines wait for their turn."""
 
 
 def explored_shares(
@@ -30,6 +32,8 @@ def explored_shares(
         work_rps = problem.demand_rps[frontend][key] * problem.keys[key].work.get(engine, 1.0)
         least = min(part, spec.max_share, _PART_OF_ENGINE * spec.capacity_rps / work_rps)
         before = found.get(frontend, {}).get(key) or shares[frontend][key]
+        if sum(before.get(name, 0.0) for name in unknown) + least > _PART_OF_ROW:
+            continue
         tried = with_exploration({frontend: {key: before}}, [engine], {engine: (frontend, key)}, least)
         found.setdefault(frontend, {})[key] = tried[frontend][key]
     return found

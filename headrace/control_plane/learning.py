@@ -29,6 +29,8 @@ from signals.replicas import MembershipView, Presence, Replica
 
 _LEAST_RPS = 0.5
 """Below this an engine's latency says nothing."""
+_LEAST_SENT_RPS = 0.05
+"""Less is the memory of an average, or a stray retry."""
 _AGREE = (0.7, 1.4)
 """Requests reported over requests sent, within which reports are believed."""
 _LONGEST_S = 60.0
@@ -182,7 +184,7 @@ def _next(
     now: float,
 ) -> Learned:
     """What is known of an engine after another round."""
-    served_s = found.served_s + (elapsed_s if sent_rps > 0 else 0.0)
+    served_s = found.served_s + (elapsed_s if sent_rps >= _LEAST_SENT_RPS else 0.0)
     profile = rules.engines[name].profile
     sample = sample_of(seen.members.engines.get(name, ()), work, now)
     paused = _why_not(rules, name, seen) or _says_nothing(sample, profile)

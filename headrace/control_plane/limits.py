@@ -15,7 +15,7 @@ from headrace.control_plane.rounds import Round
 from headrace.control_plane.served import Row
 from headrace.control_plane.table import Limits
 from headrace.policy import Policy
-from optimizer import SHED, Plan, Problem
+from optimizer import SHED, Plan, Problem, Shares
 
 FULL = 0.02
 """An engine with less than this part of its capacity to spare is full: nothing may be retried there."""
@@ -28,6 +28,7 @@ def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
     """The limits of a plan. `envoys`: front-end -> connected Envoys, which share its numbers evenly."""
     if found.plan is None or found.problem is None:
         return Limits()
+    load = _loads(found.served.shares(), found.problem)
     rows = {
         row: _Row(
             found.plan,
@@ -36,6 +37,7 @@ def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
             partition.shares,
             found.served.fallback.get(row, {}),
             max(1, envoys.get(row[0], 1)),
+            load,
         )
         for row, partition in found.served.partitions.items()
     }
@@ -68,7 +70,7 @@ class SlowlyFalling:
             for row, engines in found.retries.items()
         }
         for (row, engine), (number, _) in self._largest.items():
-            if row in retries:
+            if any(found.retries.get(row, {}).values()):  # else nobody has room for what comes back
                 retries[row].setdefault(engine, number)
         return replace(found, retries=retries)
 
@@ -89,7 +91,8 @@ def retry_budgets(found: Round, now: Limits, envoys: Mapping[str, int]) -> dict[
     for row, numbers in now.retries.items():
         if (partition := found.served.partitions.get(row)) is None:
             continue
-        planned = _Row(found.plan, found.problem, row, partition.shares, {}, max(1, envoys.get(row[0], 1)))
+        share, number = partition.shares, max(1, envoys.get(row[0], 1))
+        planned = _Row(found.plan, found.problem, row, share, {}, number, {})
         for engine in planned.engines():
             allowed[engine] = allowed.get(engine, 0.0) + numbers.get(engine, 0) * planned.envoys
             expected[engine] = expected.get(engine, 0.0) + planned.in_flight(engine)
@@ -107,6 +110,8 @@ class _Row:
     fallbacks: Mapping[str, str]
     """engine -> where what fails there is sent."""
     envoys: int
+    load: Mapping[str, float]
+    """engine -> work/s under the shares served, which need not be those of the plan."""
 
     def engines(self) -> list[str]:
         """Engines with a share."""
@@ -135,9 +140,21 @@ class _Row:
     def spare_rps(self, engine: str) -> float:
         """Requests of this key that an engine could take beyond the plan; 0 when it is full."""
         planned = self.plan.engines[engine]
-        spare = planned.capacity_rps - planned.load_rps
+        spare = planned.capacity_rps - self.load.get(engine, 0.0)
         work = self.problem.keys[self.row[1]].work.get(engine, 1.0)
         return spare / work if spare > FULL * planned.capacity_rps else 0.0
+
+
+def _loads(shares: Shares, problem: Problem) -> dict[str, float]:
+    load: dict[str, float] = {}
+    for frontend, rows in shares.items():
+        for key, row in rows.items():
+            rate = problem.demand_rps.get(frontend, {}).get(key, 0.0)
+            for engine, share in row.items():
+                if key in problem.keys and engine != SHED:
+                    work = problem.keys[key].work.get(engine, 1.0)
+                    load[engine] = load.get(engine, 0.0) + rate * share * work
+    return load
 
 
 def _retries(planned: _Row, policy: Policy) -> Iterator[tuple[str, int]]:

@@ -13,10 +13,6 @@ from signals.demand import DemandView
 from signals.replicas import MembershipView, Presence
 
 _LEAST_PENALTY = 1e-3
-_LEAST_RPS = 0.5
-"""Of an engine that answers less than this, nothing is said."""
-_FAILING = 0.7
-"""Failed attempts per request at which an engine fails; errors everywhere, as in a storm, are fewer."""
 _NEUTRAL = Correction()
 _ALWAYS = ("ready_replicas", "penalty")
 """What the state file says of every engine."""
@@ -77,19 +73,6 @@ def evidence(view: DemandView) -> dict[str, tuple[float, float]]:
         failures, sent = totals.get(engine, (0.0, 0.0))
         totals[engine] = (failures + seen.connect_failures_heard, sent + seen.sent_heard)
     return totals
-
-
-def failing(view: DemandView) -> frozenset[str]:
-    """Engines at which requests that were first sent there fail: tried again elsewhere, or passed on.
-
-    Where one replica of several fails, few need another attempt; where all do, each needs several.
-    """
-    bad: dict[str, float] = {}
-    all_: dict[str, float] = {}
-    for (_, _, engine), seen in view.answers.items():
-        bad[engine] = bad.get(engine, 0.0) + seen.retry_rps + seen.failed_rps
-        all_[engine] = all_.get(engine, 0.0) + seen.completed_rps
-    return frozenset(e for e, rps in all_.items() if rps >= _LEAST_RPS and bad[e] >= _FAILING * rps)
 
 
 def without_replicas(policy: Policy, members: MembershipView) -> frozenset[str]:

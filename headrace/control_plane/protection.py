@@ -69,6 +69,8 @@ class Protection:
         self._replicas: OutlierDetector[Process] = OutlierDetector(_settings(settings))
         self._engines: OutlierDetector[str] = OutlierDetector(_settings(settings))
         self._loads: dict[Process, _Load] = {}
+        self._failed: dict[str, frozenset[Process]] = {}
+        """engine that Envoys saw fail -> its ready processes at the time."""
         self._held: dict[ReplicaKey, Hold] = {}
         """An operator's hand on replicas; it outlives their processes."""
         self.mismatch: Mapping[str, float] = {}
@@ -85,11 +87,13 @@ class Protection:
         now: float,
         corrections: Mapping[str, Correction] | None = None,
         failing: Collection[str] = (),
+        serving: Collection[str] = (),
     ) -> bool:
         """Judge everything that reports, and tell the membership. Returns whether an engine is worse now.
 
         `corrections`: what was learned of engines. It excuses and never accuses: predicted is the slower of
-        the profile and the corrected profile. `failing`: engines whose answers Envoys see fail.
+        the profile and the corrected profile. `failing`, `serving`: engines whose answers Envoys see fail, or
+        see come.
         """
         members = self._membership.view()
         enabled = rules.policy.protection.penalties.enabled
@@ -98,8 +102,7 @@ class Protection:
         before = {name: penalty.value for name, penalty in self._engines.penalties(now).items()}
         if enabled:
             self._observe(rules, members, now, corrections or {})
-            for engine in failing:
-                self._engines.fail(engine, rules.policy.engines[engine].model, now)
+            self._judge_answers(rules, members, sorted(failing), sorted(serving), now)
         self._replicas.update(now)
         self._engines.update(now)
         penalties = self._replicas.penalties(now)
@@ -194,11 +197,13 @@ class Protection:
         now: float,
         corrections: Mapping[str, Correction],
     ) -> None:
-        seen = {process_of(replica): engine for engine, found in members.engines.items() for replica in found}
-        self._replicas.retain(seen.keys())
-        self._replicas.know(seen, now)
+        seen = {process_of(replica) for found in members.engines.values() for replica in found}
+        self._replicas.retain(seen)
+        ready = {engine: _ready(found) for engine, found in members.engines.items()}
+        self._replicas.know({process: engine for engine, found in ready.items() for process in found}, now)
         self._engines.retain(set(rules.policy.engines))
-        self._engines.know({name: spec.model for name, spec in rules.policy.engines.items()}, now)
+        live = [n for n, spec in rules.policy.engines.items() if spec.state == "active" and ready.get(n)]
+        self._engines.know({name: rules.policy.engines[name].model for name in live}, now)
         self._loads = {key: load for key, load in self._loads.items() if key in seen}
         failing = _failing(rules, members, now)
         for engine, replicas in members.engines.items():
@@ -208,6 +213,30 @@ class Protection:
                         self._replicas.fail(process_of(replica), engine, now)
                 learned = rules.corrected(engine, corrections.get(engine, Correction())).profile
                 self._observe_engine(rules, engine, replicas, learned, now)
+
+    def _judge_answers(
+        self,
+        rules: PlanningRules,
+        members: MembershipView,
+        failing: list[str],
+        serving: list[str],
+        now: float,
+    ) -> None:
+        """What Envoys see. A failing engine is judged by its processes of that time: new ones begin well."""
+        for engine in failing:
+            self._engines.fail(engine, rules.policy.engines[engine].model, now)
+            self._failed.setdefault(engine, _ready(members.engines.get(engine, ())))
+        for engine in serving:
+            self._engines.vouch(engine, rules.policy.engines[engine].model, now)
+        penalties = self._engines.penalties(now)
+        for engine, processes in list(self._failed.items()):
+            penalty = penalties.get(engine)
+            renewed = (ready := _ready(members.engines.get(engine, ()))) and not ready & processes
+            if penalty is None or penalty.value == 1.0 or penalty.hold is not None:
+                del self._failed[engine]
+            elif renewed:
+                self._engines.release(engine)
+                del self._failed[engine]
 
     def _observe_engine(
         self, rules: PlanningRules, engine: str, replicas: tuple[Replica, ...], learned: Profile, now: float
@@ -241,6 +270,10 @@ class Protection:
             for curve in curves
         )
         return observed / predicted if predicted > 0 else None
+
+
+def _ready(replicas: tuple[Replica, ...]) -> frozenset[Process]:
+    return frozenset(process_of(replica) for replica in replicas if replica.ready)
 
 
 def _settings(policy: Penalties) -> OutlierSettings:

@@ -210,10 +210,22 @@ def moves_under(rules: PlanningRules, inputs: Inputs) -> float:
         rules=rules,
         demand_rps=demand,
         network_ms={},
-        engines={name: state for name, state in inputs.engines.items() if name in policy.engines},
+        engines={
+            name: _as_learned_for(inputs.rules, rules, name, state)
+            for name, state in inputs.engines.items()
+            if name in policy.engines
+        },
         served=enforce(policy, inputs.served, ready),
         held_s=0.0,
         stepwise=False,
         unknown=frozenset(),
     )
     return moved_demand(inputs.served, plan_round(edited, Warm()).served, demand)
+
+
+def _as_learned_for(old: PlanningRules, new: PlanningRules, engine: str, state: EngineState) -> EngineState:
+    """What is known of an engine under other rules: what was learned of another profile is void."""
+    before = old.engines.get(engine)
+    if before is not None and before.profile == new.engines[engine].profile:
+        return state
+    return replace(state, tbot_factor=1.0, load_factor=1.0, ttft_offset_ms=0.0)

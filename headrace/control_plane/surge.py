@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from optimizer import SHED, Plan, Problem
+from optimizer import Problem, Shares
 
 ENTER = 1.25
 LEAVE = 1.05
@@ -93,31 +93,22 @@ def _clearly_above(rps: float) -> float:
     return max(ENTER * rps, rps + SIGMAS * math.sqrt(max(rps, 1.0) / FAST_WINDOW_S))
 
 
-def larger(smoothed: Demand, fast: Demand) -> dict[str, dict[str, float]]:
-    """The larger estimate of every row."""
-    return {
-        frontend: {key: max(rps, fast.get(frontend, {}).get(key, 0.0)) for key, rps in keys.items()}
-        for frontend, keys in smoothed.items()
-    }
-
-
-def overloads(plan: Plan, problem: Problem, demand: Demand, sigmas: float = 0.0) -> list[str]:
-    """Engines that `demand`, divided by a plan's shares, would put over their effective capacity.
+def overloads(shares: Shares, problem: Problem, demand: Demand, sigmas: float = 0.0) -> list[str]:
+    """Engines that `demand`, divided by `shares`, would put over their effective capacity.
 
     By more than `sigmas` standard deviations of a load that is estimated over `FAST_WINDOW_S`."""
     load: dict[str, float] = {}
     variance: dict[str, float] = {}
-    for frontend, rows in plan.shares.items():
-        for key, shares in rows.items():
+    for frontend, rows in shares.items():
+        for key, row in rows.items():
             rate = demand.get(frontend, {}).get(key, 0.0)
-            for engine, share in shares.items():
-                if engine != SHED:
+            for engine, share in row.items():
+                if engine in problem.engines and key in problem.keys:
                     work = problem.keys[key].work.get(engine, 1.0)
                     load[engine] = load.get(engine, 0.0) + rate * share * work
                     variance[engine] = variance.get(engine, 0.0) + rate * share * work**2 / FAST_WINDOW_S
-    capacity = {name: planned.capacity_rps for name, planned in plan.engines.items()}
     return sorted(
         name
         for name, rps in load.items()
-        if rps > capacity.get(name, 0.0) * (1 + 1e-6) + sigmas * math.sqrt(variance[name])
+        if rps > problem.engines[name].capacity_rps * (1 + 1e-6) + sigmas * math.sqrt(variance[name])
     )

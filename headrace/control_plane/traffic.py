@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Collection, Mapping
 
 from headrace.control_plane import observations, rules
-from headrace.control_plane.rounds import Round
+from headrace.control_plane.failing import failing, serving
 from headrace.control_plane.served import Served
-from headrace.control_plane.surge import BEYOND_SIGMAS, FAST_WINDOW_S, Row, Surges, fallen, larger, overloads
+from headrace.control_plane.surge import BEYOND_SIGMAS, FAST_WINDOW_S, Row, Surges, fallen, overloads
 from headrace.policy import Policy
-from optimizer import SHED
+from optimizer import SHED, Problem
 from signals.attempts import AttemptsCheck
-from signals.demand import Demand, DemandView
+from signals.demand import Demand, DemandState, DemandView
 from signals.metrics_codec import Flush
 from xds_server.lrs import LoadReport
 
@@ -83,18 +83,20 @@ class Traffic:
             return self.smoothed()
         return self._surges.demand(self.smoothed(), self._fast_rps())
 
-    def overloaded(self, served: Round | None) -> tuple[list[str], bool]:
+    def overloaded(self, served: Served, problem: Problem | None) -> tuple[list[str], bool]:
         """Engines that a surge would put over capacity under the shares served, and whether rows surge that
-        did not before; at most every `correct_s`."""
+        did not before; at most every `correct_s`. `problem` is the last that was planned."""
         pause_s = self._policy.protection.shedding.correct_s
         smoothed, fast, now = self.smoothed(), self._fast_rps(), self._clock()
-        if not pause_s or served is None or served.plan is None or served.problem is None:
+        if not pause_s or problem is None:
             return [], False
-        beyond = overloads(served.plan, served.problem, larger(smoothed, fast), BEYOND_SIGMAS)
+        shares = served.shares()
+        # By the fast estimate itself: the larger of two would be above the truth by noise alone.
+        beyond = overloads(shares, problem, fast, BEYOND_SIGMAS)
         self._surges.update(smoothed, fast, now, beyond=bool(beyond))
         if not self._surges.any or now - self._corrected_at < pause_s:
             return [], False
-        engines = overloads(served.plan, served.problem, self._surges.demand(smoothed, fast))
+        engines = overloads(shares, problem, self._surges.demand(smoothed, fast))
         if not engines:
             return [], False
         self._corrected_at = now
@@ -103,12 +105,15 @@ class Traffic:
         return engines, bool(rows)
 
     def relieved(self, served: Served) -> list[str]:
-        """Rows of which a part is refused, and whose demand has clearly fallen."""
+        """Rows of which a part is refused, and whose demand has clearly fallen by what Envoys tell now."""
         if not self._policy.protection.shedding.correct_s:
             return []
         shedding = {row for row, partition in served.partitions.items() if SHED in partition.shares}
-        fast = self._fast_rps()
-        rows = shedding & fallen(self.smoothed(), fast) if shedding else frozenset()
+        if not shedding:
+            return []
+        now, fast = self._clock(), self._fast_rps()
+        heard = _live(self._smoothed.view(now)) & _live(self._fast.view(now))
+        rows = shedding & heard & fallen(self.smoothed(), fast)
         self._begin_anew(rows, fast)
         return sorted("/".join(row) for row in rows)
 
@@ -116,9 +121,14 @@ class Traffic:
         for frontend, key in rows:
             self._smoothed.begin_anew(frontend, key, fast[frontend][key])
 
-    def failing(self) -> frozenset[str]:
-        """Engines of which nearly every request has to be tried again, or fails, just now."""
-        return observations.failing(self._fast.view(self._clock()))
+    def answering(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Engines at which requests fail just now, and engines that answer them."""
+        view = self._fast.view(self._clock())
+        return failing(view, self._policy), serving(view, self._policy)
 
     def _fast_rps(self) -> dict[str, dict[str, float]]:
         return observations.demand_rps(self._policy, self._fast.view(self._clock()))
+
+
+def _live(view: DemandView) -> set[Row]:
+    return {row for row, point in view.demand.items() if point.state is DemandState.LIVE}

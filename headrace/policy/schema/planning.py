@@ -45,7 +45,7 @@ class Learning(Shape):
     half_life_s: Annotated[float, Field(ge=1, le=86_400)] = 600
     """Age at which a sample counts half, seconds."""
     explore: Annotated[float, Field(ge=0, le=0.05)] = 0.01
-    """Part of one key's demand for an engine that has never served, until it has; 0 = none."""
+    """Part of one key's demand for an engine that never served, until a plan takes it back; 0 = none."""
 
 
 class Planning(Shape):

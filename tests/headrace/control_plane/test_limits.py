@@ -57,8 +57,9 @@ def test_a_limit_rises_at_once_and_falls_when_what_was_sent_under_it_is_over():
     assert held.update(retries(8), 0.0, 10.0) == retries(8)
     assert held.update(retries(64), 1.0, 10.0) == retries(64)
     assert held.update(retries(4), 2.0, 10.0) == retries(64)
-    assert held.update(Limits(retries={ROW: {}}), 3.0, 10.0) == retries(64)
-    assert held.update(retries(4), 11.0, 10.0) == retries(4)
+    left = Limits(retries={ROW: {"east-gpu": 4}})
+    assert held.update(left, 3.0, 10.0).retries[ROW] == {"east-gpu": 4, "west-gpu": 64}
+    assert held.update(retries(4), 11.0, 10.0).retries[ROW]["west-gpu"] == 4
 
 
 def test_a_limit_of_none_holds_at_once():
@@ -66,3 +67,10 @@ def test_a_limit_of_none_holds_at_once():
     held.update(retries(64), 0.0, 10.0)
     assert held.update(retries(0), 1.0, 10.0) == retries(0)
     assert held.update(retries(2), 2.0, 10.0) == retries(2)
+
+
+def test_what_comes_back_from_an_engine_that_was_left_has_no_slots_when_nobody_has_room():
+    held = SlowlyFalling()
+    held.update(Limits(retries={ROW: {"west-gpu": 64, "east-gpu": 64}}), 0.0, 10.0)
+    full = Limits(retries={ROW: {"east-gpu": 0}})
+    assert held.update(full, 1.0, 10.0) == full

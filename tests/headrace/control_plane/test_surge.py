@@ -78,7 +78,7 @@ def test_only_engines_beyond_their_effective_capacity_are_overloaded():
         eligible={("west", KEY): frozenset({"gpu"})},
     )
     found = plan(problem)
-    assert overloads(found, problem, rows(89)) == []
-    assert overloads(found, problem, rows(91)) == ["gpu"]
-    assert overloads(found, problem, rows(105), sigmas=4.0) == []
-    assert overloads(found, problem, rows(120), sigmas=4.0) == ["gpu"]
+    assert overloads(found.shares, problem, rows(89)) == []
+    assert overloads(found.shares, problem, rows(91)) == ["gpu"]
+    assert overloads(found.shares, problem, rows(105), sigmas=4.0) == []
+    assert overloads(found.shares, problem, rows(120), sigmas=4.0) == ["gpu"]
