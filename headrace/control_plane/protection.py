@@ -8,12 +8,12 @@ weight in EDS; an engine's is a factor on its effective capacity.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from statistics import median, median_low
-from typing import Any, NamedTuple
+from dataclasses import replace
+from statistics import median
+from typing import Any
 
+from headrace.control_plane.residuals import Process, Residuals, erring, process_of
 from headrace.policy import Policy
 from headrace.policy.schema.protection import Penalties
 from headrace.problem import PlanningRules
@@ -22,42 +22,9 @@ from signals.demand import DemandView
 from signals.load_check import EngineLoad, LoadCheck
 from signals.membership import Membership
 from signals.outliers import Cause, Hold, OutlierDetector, OutlierSettings, Penalty, SavedPenalty
-from signals.readings import Signal
 from signals.replicas import MembershipView, Replica, ReplicaKey
 
-_LOAD_TIME_CONSTANT_S = 10.0
-_LOAD_MARGIN = 1.15
-"""Predictions are made for this much more than the measured load: near its limit a replica's latency grows
-faster than its load can be measured, and nobody is to be penalised for that."""
 _LEAST_WEIGHT = 0.01
-_LEAST_RPS = 0.5
-"""Below this a replica's latency says nothing."""
-_ERRORS = 0.2
-"""Part of a replica's requests that end in its own errors at which it is failing."""
-
-
-@dataclass(slots=True)
-class _Load:
-    """A replica's request rate, smoothed."""
-
-    rps: float
-    at: float
-
-    def take(self, rps: float, now: float) -> None:
-        keep = math.exp(-(now - self.at) / _LOAD_TIME_CONSTANT_S)
-        self.rps, self.at = self.rps * keep + rps * (1.0 - keep), now
-
-
-class Process(NamedTuple):
-    """One process of a replica: a restarted one inherits no penalty."""
-
-    key: ReplicaKey
-    incarnation: int
-
-
-def process_of(replica: Replica) -> Process:
-    """The process that a replica is now."""
-    return Process(replica.key, replica.incarnation)
 
 
 class Protection:
@@ -68,7 +35,7 @@ class Protection:
         self._load_check = LoadCheck()
         self._replicas: OutlierDetector[Process] = OutlierDetector(_settings(settings))
         self._engines: OutlierDetector[str] = OutlierDetector(_settings(settings))
-        self._loads: dict[Process, _Load] = {}
+        self._residuals = Residuals()
         self._failed: dict[str, frozenset[Process]] = {}
         """engine that Envoys saw fail -> its ready processes at the time."""
         self._held: dict[ReplicaKey, Hold] = {}
@@ -204,12 +171,12 @@ class Protection:
         self._engines.retain(set(rules.policy.engines))
         live = [n for n, spec in rules.policy.engines.items() if spec.state == "active" and ready.get(n)]
         self._engines.know({name: rules.policy.engines[name].model for name in live}, now)
-        self._loads = {key: load for key, load in self._loads.items() if key in seen}
-        failing = _failing(rules, members, now)
+        self._residuals.retain(seen)
+        erring_now = erring(rules, members, now)
         for engine, replicas in members.engines.items():
             if engine in rules.policy.engines:
                 for replica in replicas:
-                    if replica.key in failing:
+                    if replica.key in erring_now:
                         self._replicas.fail(process_of(replica), engine, now)
                 learned = rules.corrected(engine, corrections.get(engine, Correction())).profile
                 self._observe_engine(rules, engine, replicas, learned, now)
@@ -244,32 +211,11 @@ class Protection:
         profile, tokens = rules.engines[engine].profile, _tokens(rules, engine)
         residuals = []
         for replica in replicas:
-            if (found := self._residual(replica, profile, learned, tokens, now)) is not None:
+            if (found := self._residuals.of(replica, profile, learned, tokens, now)) is not None:
                 residuals.append(found)
                 self._replicas.observe(process_of(replica), engine, found, now)
         if residuals:
             self._engines.observe(engine, rules.policy.engines[engine].model, median(residuals), now)
-
-    def _residual(
-        self, replica: Replica, profile: Profile, learned: Profile, tokens: float, now: float
-    ) -> float | None:
-        """Observed over predicted latency of a replica at its own load; None where that says nothing."""
-        rps = replica.value(Signal.REQUESTS_PER_S, now)
-        ttft, tbot = replica.value(Signal.TTFT_MEAN_MS, now), replica.value(Signal.TBOT_MEAN_MS, now)
-        if rps is None or not replica.ready:
-            return None
-        load = self._loads.setdefault(process_of(replica), _Load(rps, now))
-        load.take(rps, now)
-        expected_at = load.rps * _LOAD_MARGIN
-        if load.rps < _LEAST_RPS or expected_at >= profile.capacity_rps or not ttft:
-            return None
-        observed = ttft + tokens * (tbot or 0.0)
-        curves = (profile,) if learned is profile else (profile, learned)
-        predicted = max(
-            curve.ttft_ms(expected_at) + (tokens * curve.tbot_ms(expected_at) if tbot else 0.0)
-            for curve in curves
-        )
-        return observed / predicted if predicted > 0 else None
 
 
 def _ready(replicas: tuple[Replica, ...]) -> frozenset[Process]:
@@ -295,30 +241,6 @@ def _engine_loads(view: DemandView) -> dict[str, EngineLoad]:
         active = known.active if seen.active is None else (known.active or 0.0) + seen.active
         loads[engine] = EngineLoad(known.sent_rps + seen.sent_rps, active)
     return loads
-
-
-def _failing(rules: PlanningRules, members: MembershipView, now: float) -> frozenset[ReplicaKey]:
-    """Replicas of which many requests end in errors of their own, and clearly more than is usual for the
-    model: errors everywhere are no fault of one, and would take half of the fleet away."""
-    by_model: dict[str, list[tuple[ReplicaKey, float, float]]] = {}
-    for engine, replicas in members.engines.items():
-        if spec := rules.policy.engines.get(engine):
-            found = by_model.setdefault(spec.model, [])
-            found += [(replica.key, *_errors(replica, now)) for replica in replicas if replica.ready]
-    return frozenset(
-        key
-        for found in by_model.values()
-        for usual in [median_low([part for _, _, part in found]) if found else 0.0]
-        for key, per_s, part in found
-        if per_s >= 1.0 and part > max(_ERRORS, 2.0 * usual)
-    )
-
-
-def _errors(replica: Replica, now: float) -> tuple[float, float]:
-    """A replica's own errors: per second, and as a part of its requests."""
-    errors = replica.value(Signal.ERRORS_INTERNAL_PER_S, now) or 0.0
-    rps = replica.value(Signal.REQUESTS_PER_S, now) or 0.0
-    return errors, errors / max(rps, errors) if errors else 0.0
 
 
 def _tokens(rules: PlanningRules, engine: str) -> float:

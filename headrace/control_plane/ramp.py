@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import floor, inf
 
-from headrace.control_plane.protection import Process, process_of
+from headrace.control_plane.residuals import Process, process_of
 from headrace.policy.schema import Ramp
 from optimizer import ramped_replicas
 from signals.replicas import MembershipView, Presence, Replica, ReplicaKey
