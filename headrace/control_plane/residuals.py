@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from statistics import median_low
 from typing import NamedTuple
 
 from headrace.problem import PlanningRules
@@ -21,6 +20,8 @@ _LEAST_RPS = 0.5
 """Below this a replica's latency says nothing."""
 _ERRORS = 0.2
 """Part of a replica's requests that end in its own errors at which it is failing."""
+_LEAST_SPAN_S = 2.0
+"""Reported rates are of at least so long."""
 
 
 @dataclass(slots=True)
@@ -80,8 +81,8 @@ class Residuals:
 
 
 def erring(rules: PlanningRules, members: MembershipView, now: float) -> frozenset[ReplicaKey]:
-    """Replicas of which many requests end in errors of their own, and clearly more than is usual for the
-    model: errors everywhere are no fault of one, and would take half of the fleet away."""
+    """Replicas of which many requests end in errors of their own, clearly more than of the model's all
+    together: errors everywhere are no fault of one, and would take half of the fleet away."""
     by_model: dict[str, list[tuple[ReplicaKey, float, float]]] = {}
     for engine, replicas in members.engines.items():
         if spec := rules.policy.engines.get(engine):
@@ -90,14 +91,19 @@ def erring(rules: PlanningRules, members: MembershipView, now: float) -> frozens
     return frozenset(
         key
         for found in by_model.values()
-        for usual in [median_low([part for _, _, part in found]) if found else 0.0]
-        for key, per_s, part in found
-        if per_s >= 1.0 and part > max(_ERRORS, 2.0 * usual)
+        for usual in [sum(e for _, e, _ in found) / max(sum(rps for _, _, rps in found), 1e-9)]
+        for key, errors, rps in found
+        if errors >= 1.0 and errors / rps > _conspicuous(usual, rps)
     )
 
 
+def _conspicuous(usual: float, rps: float) -> float:
+    """The part of a replica's requests that must end in errors when `usual` do everywhere."""
+    noise = math.sqrt(usual * (1.0 - usual) / (rps * _LEAST_SPAN_S))
+    return max(_ERRORS, usual + _ERRORS / 2 + 3.0 * noise)
+
+
 def _errors(replica: Replica, now: float) -> tuple[float, float]:
-    """A replica's own errors: per second, and as a part of its requests."""
+    """A replica's own errors and all its requests, per second."""
     errors = replica.value(Signal.ERRORS_INTERNAL_PER_S, now) or 0.0
-    rps = replica.value(Signal.REQUESTS_PER_S, now) or 0.0
-    return errors, errors / max(rps, errors) if errors else 0.0
+    return errors, max(errors, replica.value(Signal.REQUESTS_PER_S, now) or 0.0)
