@@ -150,7 +150,7 @@ def reporting(errors_per_s: list[float]) -> tuple[Membership, list[ReplicaKey]]:
 
 
 async def test_a_replica_with_errors_of_its_own_is_penalised_at_once(policy: Policy):
-    membership, keys = reporting([3.0, 0.0, 0.0, 0.0])
+    membership, keys = reporting([5.0, 0.0, 0.0, 0.0])
     protection = Protection(membership, policy.protection.penalties)
     protection.update(PlanningRules.of(policy), NOBODY_SENT, 1.0)
     penalties = protection.replica_penalties(1.0)
