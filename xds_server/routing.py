@@ -56,7 +56,7 @@ class OutlierDetection:
     """Envoy's own ejection of failing replicas (names as in Envoy's API)."""
 
     consecutive_local_origin_failure: int = 3
-    consecutive_gateway_failure: int = 3
+    consecutive_gateway_failure: int = 5
     consecutive_5xx: int = 5
     base_ejection_time_s: float = 5.0
     max_ejection_time_s: float = 60.0

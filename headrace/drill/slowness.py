@@ -103,6 +103,11 @@ async def _delay(hands: Hands) -> None:
     hands.edit_policy(_farther)
 
 
+def _far_moves_allowed(document: dict[str, Any]) -> None:
+    """The edit moves a third of all demand, which the guards would hold."""
+    document["planning"]["guards"] = {"hold_if_moves_over": 0.9}
+
+
 def _farther(document: dict[str, Any]) -> None:
     same = document["network"].get("same_region_rtt_ms", 1)
     document["network"]["rtt_ms"].setdefault(FRONTEND, {})[ENGINE] = same + _DELAY_MS
@@ -201,6 +206,7 @@ DRILLS = (
         _undelay,
         _share_falls,
         _step_answer,
+        amend=_far_moves_allowed,
         fault_s=14.0,
     ),
 )

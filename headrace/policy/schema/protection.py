@@ -28,8 +28,8 @@ class OutlierDetection(Shape):
     """Whether Envoys eject at all."""
     consecutive_local_origin_failure: PositiveCount = 3
     """Connect failures and resets in a row."""
-    consecutive_gateway_failure: PositiveCount = 3
-    """502, 503, 504 in a row."""
+    consecutive_gateway_failure: PositiveCount = 5
+    """502, 503, 504 in a row. Fewer, and errors that come at random eject what is well."""
     consecutive_5xx: PositiveCount = 5
     """Any 5xx in a row."""
     interval_s: Positive = 1
