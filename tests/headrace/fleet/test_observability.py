@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+import pytest_asyncio
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.demo.fleet import Fleet
 from tests.headrace.fleet.conftest import Loading
-from tests.headrace.fleet.small import answered, demand, failures, ready, until
+from tests.headrace.fleet.small import answered, demand, failures, ready, small, until
 
 NAMES = {
     "headrace_build_info",
@@ -65,6 +68,16 @@ NAMES = {
 PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text()
 
 
+looked_at = pytest.mark.asyncio(loop_scope="module")
+"""Tests that only look share one fleet."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    async with Fleet(small(), tmp_path_factory.mktemp("fleet"), early_headers=False) as fleet:
+        yield fleet
+
+
 async def scrape(fleet: Fleet) -> dict[str, Metric]:
     """Family name -> family, as Prometheus reads them."""
     async with fleet.http.get(f"http://127.0.0.1:{fleet.ports['metrics']}/metrics") as answer:
@@ -82,10 +95,29 @@ def series(families: dict[str, Metric], name: str, *labels: str) -> dict[tuple[s
     return found
 
 
-async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loaded: Loading):
-    async with loaded(fleet):
-        await until(fleet, lambda status: demand(status) > 40)
-        families = await answered(lambda: scrape(fleet), lambda found: found.keys() >= NAMES)
+@looked_at
+async def test_the_live_state_can_be_planned_and_explained_offline(shared: Fleet, tmp_path: Path):
+    from click.testing import CliRunner
+
+    from headrace.cli import main
+
+    await until(shared, lambda status: status["last_round"] is not None)
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(await shared.api("/api/state")))
+    where = ["--policy", str(shared.policy_path), "--state", str(state)]
+    planned = CliRunner().invoke(main, ["plan", *where, "--json"])
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.output)["shares"] == (await shared.api("/api/status"))["shares"]
+    explained = CliRunner().invoke(main, ["explain", *where])
+    assert explained.exit_code == 0, explained.output
+    assert "west-gpu" in explained.output
+
+
+@looked_at
+async def test_every_metric_is_there_and_no_label_is_unbounded(shared: Fleet, loaded: Loading):
+    async with loaded(shared):
+        await until(shared, lambda status: demand(status) > 40)
+        families = await answered(lambda: scrape(shared), lambda found: found.keys() >= NAMES)
     exported = {found.name + ("_total" if found.type == "counter" else "") for found in families.values()}
     assert {name for name in exported if f"`{name}`" not in PAGE} == set()
     assert {stage for (stage,) in series(families, "headrace_plan_duration_seconds_count", "stage")} == {
@@ -102,24 +134,8 @@ async def test_every_metric_is_there_and_no_label_is_unbounded(fleet: Fleet, loa
     }
 
 
-async def test_the_live_state_can_be_planned_and_explained_offline(fleet: Fleet, tmp_path: Path):
-    from click.testing import CliRunner
-
-    from headrace.cli import main
-
-    await until(fleet, lambda status: status["last_round"] is not None)
-    state = tmp_path / "state.json"
-    state.write_text(json.dumps(await fleet.api("/api/state")))
-    where = ["--policy", str(fleet.policy_path), "--state", str(state)]
-    planned = CliRunner().invoke(main, ["plan", *where, "--json"])
-    assert planned.exit_code == 0, planned.output
-    assert json.loads(planned.output)["shares"] == (await fleet.api("/api/status"))["shares"]
-    explained = CliRunner().invoke(main, ["explain", *where])
-    assert explained.exit_code == 0, explained.output
-    assert "west-gpu" in explained.output
-
-
-async def test_what_engines_really_answered_stands_beside_their_shares(fleet: Fleet, loaded: Loading):
+@looked_at
+async def test_what_engines_really_answered_stands_beside_their_shares(shared: Fleet, loaded: Loading):
     def agree(families: dict[str, Metric]) -> bool:
         where = ("frontend", "model", "class", "engine")
         wanted = series(families, "headrace_share_ratio", *where)
@@ -127,9 +143,9 @@ async def test_what_engines_really_answered_stands_beside_their_shares(fleet: Fl
         used = {key: share for key, share in wanted.items() if share > 0.05}
         return bool(used) and all(abs(found.get(key, 0.0) - share) < 0.1 for key, share in used.items())
 
-    async with loaded(fleet):
-        await until(fleet, lambda status: demand(status) > 40)
-        await answered(lambda: scrape(fleet), agree)
+    async with loaded(shared):
+        await until(shared, lambda status: demand(status) > 40)
+        await answered(lambda: scrape(shared), agree)
 
 
 async def test_with_every_reporter_silent_shares_are_held_and_requests_served(fleet: Fleet, loaded: Loading):

@@ -36,21 +36,16 @@ async def test_an_edit_made_meanwhile_takes_effect(fleet: Fleet):
     assert now["shares"] == before["shares"]
 
 
-async def test_a_drastic_edit_made_meanwhile_is_held_until_it_is_accepted(fleet: Fleet):
+async def test_a_drastic_edit_made_meanwhile_is_held_over_every_restart_until_it_is_accepted(fleet: Fleet):
     before, held = await _restarted(fleet, _drastic)
     assert (held["mode"], held["ready"]) == ("held", True)
     assert (held["policy_hash"], held["shares"]) == (before["policy_hash"], before["shares"])
     assert await _metric(fleet, 'headrace_policy_file{state="held"}') == 1
+    _, again = await _restarted(fleet, _drastic)
+    assert (again["policy_hash"], again["policy_pending"]) == (before["policy_hash"], held["policy_pending"])
     await _headrace(fleet, "policy", "accept", held["policy_pending"]["hash"][:12])
     now = await until(fleet, lambda status: status["policy_pending"] is None)
     assert now["policy_hash"] == held["policy_pending"]["hash"]
-
-
-async def test_a_held_edit_is_held_still_after_another_restart(fleet: Fleet):
-    before, _ = await _restarted(fleet, _drastic)
-    _, again = await _restarted(fleet, _drastic)
-    assert again["policy_hash"] == before["policy_hash"]
-    assert again["policy_pending"] is not None
 
 
 async def test_a_policy_broken_meanwhile_is_refused_and_the_last_good_one_stays(fleet: Fleet):
