@@ -11,7 +11,7 @@ demo: $(STAMP)
 	$(BIN)/headrace demo $(ARGS)
 
 test: $(STAMP) lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
