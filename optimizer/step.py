@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 from optimizer.component import Flow
 from optimizer.evaluate import loads
+from optimizer.integers import DUST
 from optimizer.layout import Round
 
 Array = npt.NDArray[np.float64]
-
-DUST = 1e-9
 
 
 def stepped(round_: Round, target: Flow, max_step: float) -> Flow:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, log2, sqrt
 
+from headrace.control_plane.loads import engine_loads
 from headrace.control_plane.rounds import Round
 from headrace.control_plane.served import Row
 from headrace.control_plane.table import Limits
 from headrace.policy import Policy
-from optimizer import SHED, Plan, Problem, Shares
+from optimizer import SHED, Plan, Problem
 
 FULL = 0.02
 """An engine with less than this part of its capacity to spare is full: nothing may be retried there."""
@@ -28,7 +29,7 @@ def limits(found: Round, policy: Policy, envoys: Mapping[str, int]) -> Limits:
     """The limits of a plan. `envoys`: front-end -> connected Envoys, which share its numbers evenly."""
     if found.plan is None or found.problem is None:
         return Limits()
-    load = _loads(found.served.shares(), found.problem)
+    load = engine_loads(found.served.shares(), found.problem, found.problem.demand_rps)
     rows = {
         row: _Row(
             found.plan,
@@ -143,18 +144,6 @@ class _Row:
         spare = planned.capacity_rps - self.load.get(engine, 0.0)
         work = self.problem.keys[self.row[1]].work.get(engine, 1.0)
         return spare / work if spare > FULL * planned.capacity_rps else 0.0
-
-
-def _loads(shares: Shares, problem: Problem) -> dict[str, float]:
-    load: dict[str, float] = {}
-    for frontend, rows in shares.items():
-        for key, row in rows.items():
-            rate = problem.demand_rps.get(frontend, {}).get(key, 0.0)
-            for engine, share in row.items():
-                if key in problem.keys and engine != SHED:
-                    work = problem.keys[key].work.get(engine, 1.0)
-                    load[engine] = load.get(engine, 0.0) + rate * share * work
-    return load
 
 
 def _retries(planned: _Row, policy: Policy) -> Iterator[tuple[str, int]]:

@@ -15,8 +15,8 @@ refused for what is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
+from headrace.control_plane.loads import Demand, engine_loads
 from optimizer import Problem, Shares
 
 ENTER = 1.25
@@ -29,8 +29,6 @@ FAST_WINDOW_S = 4.0
 SETTLE_S = 2 * FAST_WINDOW_S
 """Smoothing that begins anew when a surge is just seen begins too low: so long the fast estimate counts."""
 
-Demand = Mapping[str, Mapping[str, float]]
-"""front-end -> key -> req/s."""
 Row = tuple[str, str]
 """(front-end, key)"""
 
@@ -97,18 +95,7 @@ def overloads(shares: Shares, problem: Problem, demand: Demand, sigmas: float = 
     """Engines that `demand`, divided by `shares`, would put over their effective capacity.
 
     By more than `sigmas` standard deviations of a load that is estimated over `FAST_WINDOW_S`."""
-    load: dict[str, float] = {}
-    variance: dict[str, float] = {}
-    for frontend, rows in shares.items():
-        for key, row in rows.items():
-            rate = demand.get(frontend, {}).get(key, 0.0)
-            for engine, share in row.items():
-                if engine in problem.engines and key in problem.keys:
-                    work = problem.keys[key].work.get(engine, 1.0)
-                    load[engine] = load.get(engine, 0.0) + rate * share * work
-                    variance[engine] = variance.get(engine, 0.0) + rate * share * work**2 / FAST_WINDOW_S
-    return sorted(
-        name
-        for name, rps in load.items()
-        if rps > problem.engines[name].capacity_rps * (1 + 1e-6) + sigmas * math.sqrt(variance[name])
-    )
+    load, variance = (engine_loads(shares, problem, demand, power) for power in (1, 2))
+    noise = {name: sigmas * math.sqrt(each / FAST_WINDOW_S) for name, each in variance.items()}
+    capacity = {name: problem.engines[name].capacity_rps * (1 + 1e-6) for name in load}
+    return sorted(name for name, rps in load.items() if rps > capacity[name] + noise[name])
