@@ -22,7 +22,7 @@ from headrace.envoy_process import EnvoyMissingError, EnvoyProcess, envoy_binary
 from tests.envoy.harness import FLEET, FRONTEND, MODEL, ControlPlane, Pool
 from tests.envoy.replica import Received, Replica, chunk, head
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+on_the_session_loop = pytest.mark.asyncio(loop_scope="session")
 
 ARGUMENTS = ["envoy", "--frontend", "us-east", "--fleet", "prod", "--xds", "10.0.0.1:18000"]
 
@@ -86,6 +86,7 @@ def test_the_chosen_binary_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert envoy_binary() == Path(sys.executable)
 
 
+@on_the_session_loop
 async def test_a_draining_envoy_fails_its_health_path_and_ends_what_runs(
     http: aiohttp.ClientSession,
 ) -> None:
@@ -124,6 +125,7 @@ async def test_a_draining_envoy_fails_its_health_path_and_ends_what_runs(
             os.kill(events["envoy_started"]["pid"], 0)
 
 
+@on_the_session_loop
 async def test_a_process_leaves_nothing_behind(control_plane: ControlPlane) -> None:
     envoy = EnvoyProcess(Bootstrap(FRONTEND, FLEET, [("127.0.0.1", control_plane.port)], "brief"))
     async with envoy:
