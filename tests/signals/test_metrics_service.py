@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession, InvalidURL, web
 
 from signals.demand import Demand, EnvoyNames
 from signals.metrics_codec import MetricsDecoder
@@ -213,7 +213,7 @@ async def envoy(config: dict, folder: Path):
 async def listener_port(admin_file: Path) -> int:
     """The port that Envoy's one listener has bound; Envoy has no event for that, so it is asked again."""
     for _ in range(1000):
-        with contextlib.suppress(OSError, IndexError, KeyError):
+        with contextlib.suppress(OSError, IndexError, KeyError, InvalidURL):  # the file may be empty yet
             admin = await asyncio.to_thread(admin_file.read_text)
             async with (
                 ClientSession() as session,

@@ -55,7 +55,9 @@ async def test_without_control_plane_requests_go_on_and_its_return_moves_nothing
     fleet: Fleet, loaded: Loading
 ):
     async with loaded(fleet) as generator:
-        before = await until(fleet, lambda status: demand(status) > 50)
+        before = await until(
+            fleet, lambda status: demand(status) > 50 and share(status, "west", "west-gpu") == 1.0
+        )
         fleet.control.kill(signal.SIGKILL)
         await fleet.control.process.wait()
         await asyncio.sleep(3)  # the outage itself
