@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from headrace.policy import Eligibility, EngineSpec, KeySpec, Policy
 from headrace.policy.schema import ParametricProfile, Slo, TableProfile
 from headrace.policy.schema import ProfileFields as PolicyProfile
-from optimizer import Correction, Engine, Key, Problem, ProblemError, Profile, Shares
+from optimizer import SHED, Correction, Engine, Key, Problem, ProblemError, Profile, Shares
 from optimizer.errors import check_number
 
 DEFAULT_OUTPUT_TOKENS = 200.0
@@ -111,7 +111,7 @@ class PlanningRules:
         return Problem(
             demand_rps=demand,
             network_ms=network,
-            engines=self._with_state(states, demand),
+            engines=self._with_state(states, demand, _refusing(previous_shares)),
             keys=self.keys,
             eligible=self.eligible,
             previous_shares=previous_shares,
@@ -137,8 +137,12 @@ class PlanningRules:
                 _known(f"network_ms.{frontend}.{name}", name, policy.engines, "engine")
 
     def _with_state(
-        self, states: Mapping[str, EngineState], demand: Mapping[str, Mapping[str, float]]
+        self,
+        states: Mapping[str, EngineState],
+        demand: Mapping[str, Mapping[str, float]],
+        refusing: frozenset[str],
     ) -> dict[str, Engine]:
+        reserve = self.policy.protection.shedding.reserve
         out = {}
         for name, fixed in self.engines.items():
             spec, state = self.policy.engines[name], states[name]
@@ -146,7 +150,7 @@ class PlanningRules:
             utilization = fixed.max_utilization
             if spec.max_utilization == "auto":
                 utilization = auto_utilization(self._expected_load(spec, states, demand))
-            out[name] = Engine(
+            out[name] = engine = Engine(
                 profile=fixed.profile,
                 ready_replicas=state.ready_replicas,
                 penalty=state.penalty,
@@ -154,6 +158,8 @@ class PlanningRules:
                 max_share=fixed.max_share,
                 slo_capacity_rps=fixed.slo_capacity_rps,
             )
+            if spec.model in refusing:
+                out[name] = replace(engine, reserve=engine.tolerance if reserve == "auto" else reserve)
         return out
 
     def corrected(self, name: str, correction: Correction) -> Engine:
@@ -267,6 +273,16 @@ def _eligibility(policy: Policy) -> dict[tuple[str, str], Eligibility]:
                 answers[alike, key] = policy.eligible(frontend, key)
             out[frontend, key] = answers[alike, key]
     return out
+
+
+def _refusing(shares: Shares | None) -> frozenset[str]:
+    """Models of which a part is refused."""
+    return frozenset(
+        key.rpartition("/")[0]
+        for rows in (shares or {}).values()
+        for key, row in rows.items()
+        if row.get(SHED, 0.0) > 0.0
+    )
 
 
 def _known(path: str, name: str, names: Mapping[str, object], kind: str) -> None:

@@ -34,14 +34,6 @@ TINY_DEMAND = 1e-6
 """A row without demand is planned with this part of the median demand: it needs shares too."""
 
 
-def overload_tolerance(engine: Engine) -> float:
-    """Half of the head-room that `max_utilization` keeps, at most 5 %.
-
-    Without it every round of a busy fleet would be forced by noise of the demand.
-    """
-    return min(0.05, 0.5 * (1.0 / engine.max_utilization - 1.0))
-
-
 LayoutCache = dict[object, tuple[object, "Layout"]]
 """(rows, engines) -> (everything static the layout was made from, layout)."""
 
@@ -247,7 +239,7 @@ class _Statics:
             kappa=np.array([key.kappa if key.has_session else 0.0 for key in keys]),
             priority=tuple(key.priority for key in keys),
             max_share=np.array([spec.max_share for spec in specs]),
-            tolerance=np.array([overload_tolerance(spec) for spec in specs]),
+            tolerance=np.array([spec.tolerance for spec in specs]),
             grids=grids,
             grid_of=grid_of,
         )

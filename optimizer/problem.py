@@ -38,6 +38,8 @@ class Engine:
     """(0, 1]: largest fraction of one (front-end, key) demand this engine may get."""
     slo_capacity_rps: float | None = None
     """work/s per replica at which the strictest SLO of the classes allowed here still holds."""
+    reserve: float = 0.0
+    """[0, 1): part of the effective capacity that is not planned with for now."""
 
     @property
     def replica_limit_rps(self) -> float:
@@ -52,8 +54,17 @@ class Engine:
 
     @property
     def capacity_rps(self) -> float:
-        """Effective capacity in work/s."""
-        return self.scale * self.replica_limit_rps
+        """Effective capacity in work/s, less what is reserved."""
+        return self.scale * self.replica_limit_rps * (1.0 - self.reserve)
+
+    @property
+    def tolerance(self) -> float:
+        """Load above capacity that noise may bring before shares must change, relative: half of the head-room
+        that `max_utilization` keeps, at most 5 %.
+
+        Without it every round of a busy fleet would be forced by noise of the demand.
+        """
+        return min(0.05, 0.5 * (1.0 / self.max_utilization - 1.0))
 
     def check(self, path: str) -> None:
         """Raise `ProblemError` unless every field is in range and the limit is clear of the pole."""
@@ -62,6 +73,7 @@ class Engine:
         check_number(f"{path}.ready_replicas", self.ready_replicas)
         for name in ("penalty", "max_utilization", "max_share"):
             check_number(f"{path}.{name}", getattr(self, name), high=1.0, above=True)
+        check_number(f"{path}.reserve", self.reserve, high=0.99)
         if self.slo_capacity_rps is not None:
             check_number(f"{path}.slo_capacity_rps", self.slo_capacity_rps)
         self.profile.check_limit(path, self.replica_limit_rps)

@@ -22,6 +22,8 @@ FAILED = "cluster.upstream_rq_5xx"
 _CLUSTER_COUNTERS = frozenset({COMPLETED, RETRIES, SENT, CONNECT_FAILURES, *ANSWERED, FAILED})
 _ACTIVE, _CONNECT_MS = "cluster.upstream_rq_active", "cluster.upstream_cx_connect_ms"
 _CONNECT_TIME_CONSTANT_S = 300.0
+_LATEST_S = 0.5
+"""Flushes that arrive closer together than this are one interval of `CounterTrack.latest`."""
 
 Name = TypeVar("Name")
 
@@ -60,6 +62,17 @@ class CounterTrack:
     past: float = 0.0
     """What came before it was first heard of."""
     rate: Average = field(default_factory=Average)
+    _before: tuple[float, float] | None = None
+    """(total, at) where the latest interval began."""
+
+    @property
+    def latest(self) -> float | None:
+        """Counted per second in the latest interval between flushes: no memory, so no lag, and all the noise.
+        None before there was one."""
+        if self._before is None:
+            return None
+        total, at = self._before
+        return (self.total - total) / max(self.at - at, _LATEST_S)
 
     @property
     def heard(self) -> float:
@@ -69,6 +82,8 @@ class CounterTrack:
     def update(self, value: float, now: float, time_constant_s: float) -> None:
         """Take the counter's value at `now`."""
         delta = value - self.last if value >= self.last else value
+        if self._before is None or now - self.at >= _LATEST_S:
+            self._before = self.total, self.at
         self.total += delta
         self.rate.add(delta, now - self.at, time_constant_s)
         self.last, self.at = value, now

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from signals.counters import Average, EnvoyCounters
+from signals.counters import Average, CounterTrack, EnvoyCounters
 from signals.metrics_codec import Flush
 from signals.traffic import Answers, EngineTraffic, EnvoyNames, Outcomes, Traffic, add_up, past, traffic_of
 
@@ -162,25 +162,26 @@ class Demand:
         found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names))
         found.demand = None
 
-    def begin_anew(self, frontend: str, key: str, rps: float) -> None:
-        """Forget the average of one pair: it is what comes from now on, and `rps` for the second before.
+    def begin_anew(self, frontend: str, key: str) -> None:
+        """Forget the average of one pair: it is what comes from now on, and the latest interval for a second.
 
         Nothing happens to a pair that no Envoy has told of."""
+        for envoy, track in self._tracks(frontend, key):
+            track.rate = Average()
+            track.rate.add(track.latest or 0.0, 1.0, self.window_s / 2)
+            envoy.traffic = traffic_of(envoy.counters, self._names)
+            self._frontends[frontend].demand = None
+
+    def _tracks(self, frontend: str, key: str) -> list[tuple[_Envoy, CounterTrack]]:
+        """The counters of one pair that have told a rate, with the Envoys they are of."""
         found = self._frontends.get(frontend, _Frontend())
         spellings = [spelling for spelling, name in self._names.keys.items() if name == key]
-        tracks = [
+        return [
             (envoy, track)
             for envoy in found.envoys.values()
             for spelling in spellings
             if (track := envoy.counters.demand.get(spelling)) and track.rate.value is not None
         ]
-        total = sum(track.rate.value or 0.0 for _, track in tracks)
-        for envoy, track in tracks:
-            part = (track.rate.value or 0.0) / total if total else 1.0 / len(tracks)
-            track.rate = Average()
-            track.rate.add(rps * part, 1.0, self.window_s / 2)
-            envoy.traffic = traffic_of(envoy.counters, self._names)
-        found.demand = None
 
     def attempts(self, frontend: str, node_id: str) -> dict[str, float] | None:
         """Engine -> attempts by one Envoy's counters until now; None when it has sent none."""

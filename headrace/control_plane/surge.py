@@ -8,13 +8,14 @@ is beyond its capacity by more than noise explains: many small rows rise long be
 While any surge would put an engine over its capacity, surging rows are planned with the fast estimate, at
 once, and their smoothing begins anew from it: the old level says nothing any more, and would let too much in
 until it is forgotten. Below capacity a surge changes nothing, so that the correction never fights the plan.
-When a row of which a part is refused falls as clearly, its smoothing begins anew as well, so that nothing is
-refused for what is over.
+When what is asked of a model that refuses a part falls as clearly, its smoothing begins anew as well, so that
+nothing is refused for what is over.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from headrace.control_plane.loads import Demand, engine_loads
 from optimizer import Problem, Shares
@@ -24,6 +25,8 @@ LEAVE = 1.05
 SIGMAS = 4.0
 BEYOND_SIGMAS = 2.5
 """For engines: calm load is below capacity anyway, so that noise has further to go."""
+FALLEN_SIGMAS = 3.0
+"""For what is asked of a model that refuses a part: a false alarm costs the memory of an average."""
 FAST_WINDOW_S = 4.0
 """Window of the fast estimate: of `rps` Poisson arrivals/s its standard deviation is √(rps / window)."""
 SETTLE_S = 2 * FAST_WINDOW_S
@@ -76,19 +79,35 @@ class Surges:
         return bool(self._rows)
 
 
-def fallen(smoothed: Demand, fast: Demand) -> frozenset[Row]:
-    """Rows whose demand is clearly below what it was."""
+def fallen(smoothed: Demand, fast: Demand, rows: Iterable[Row]) -> frozenset[Row]:
+    """Of `rows`, those whose demand is below what it was, when that is clear of their model's sum.
+
+    Many small rows fall long before each of them shows it, and they are all for the same engines.
+    """
+    models: dict[str, list[Row]] = {}
+    for row in rows:
+        models.setdefault(model_of(row), []).append(row)
     return frozenset(
         (frontend, key)
-        for frontend, keys in smoothed.items()
-        for key, slow in keys.items()
-        if slow > _clearly_above(fast.get(frontend, {}).get(key, 0.0))
+        for mine in models.values()
+        if _sum(smoothed, mine) > _clearly_above(_sum(fast, mine), FALLEN_SIGMAS)
+        for frontend, key in mine
+        if smoothed[frontend][key] > fast[frontend][key]
     )
 
 
-def _clearly_above(rps: float) -> float:
+def model_of(row: Row) -> str:
+    """The model whose engines serve a row."""
+    return row[1].rpartition("/")[0]
+
+
+def _sum(demand: Demand, rows: list[Row]) -> float:
+    return sum(demand[frontend][key] for frontend, key in rows)
+
+
+def _clearly_above(rps: float, sigmas: float = SIGMAS) -> float:
     """What noise about a rate does not explain."""
-    return max(ENTER * rps, rps + SIGMAS * math.sqrt(max(rps, 1.0) / FAST_WINDOW_S))
+    return max(ENTER * rps, rps + sigmas * math.sqrt(max(rps, 1.0) / FAST_WINDOW_S))
 
 
 def overloads(shares: Shares, problem: Problem, demand: Demand, sigmas: float = 0.0) -> list[str]:

@@ -8,7 +8,15 @@ from collections.abc import Callable, Collection, Mapping
 from headrace.control_plane import observations, rules
 from headrace.control_plane.failing import failing, serving
 from headrace.control_plane.served import Served
-from headrace.control_plane.surge import BEYOND_SIGMAS, FAST_WINDOW_S, Row, Surges, fallen, overloads
+from headrace.control_plane.surge import (
+    BEYOND_SIGMAS,
+    FAST_WINDOW_S,
+    Row,
+    Surges,
+    fallen,
+    model_of,
+    overloads,
+)
 from headrace.policy import Policy
 from optimizer import SHED, Problem
 from signals.attempts import AttemptsCheck
@@ -101,25 +109,28 @@ class Traffic:
             return [], False
         self._corrected_at = now
         rows = self._surges.begin_anew(now)
-        self._begin_anew(rows, fast)
+        self._begin_anew(rows)
         return engines, bool(rows)
 
     def relieved(self, served: Served) -> list[str]:
-        """Rows of which a part is refused, and whose demand has clearly fallen by what Envoys tell now."""
+        """Rows of models that refuse a part, whose demand has clearly fallen by what Envoys tell now."""
         if not self._policy.protection.shedding.correct_s:
             return []
-        shedding = {row for row, partition in served.partitions.items() if SHED in partition.shares}
-        if not shedding:
+        refusing = {
+            model_of(row) for row, partition in served.partitions.items() if SHED in partition.shares
+        }
+        if not refusing:
             return []
         now, fast = self._clock(), self._fast_rps()
         heard = _live(self._smoothed.view(now)) & _live(self._fast.view(now))
-        rows = shedding & heard & fallen(self.smoothed(), fast)
-        self._begin_anew(rows, fast)
+        rows = fallen(self.smoothed(), fast, {row for row in heard if model_of(row) in refusing})
+        self._begin_anew(rows)
         return sorted("/".join(row) for row in rows)
 
-    def _begin_anew(self, rows: Collection[Row], fast: Mapping[str, Mapping[str, float]]) -> None:
+    def _begin_anew(self, rows: Collection[Row]) -> None:
         for frontend, key in rows:
-            self._smoothed.begin_anew(frontend, key, fast[frontend][key])
+            for estimate in (self._smoothed, self._fast):
+                estimate.begin_anew(frontend, key)
 
     def answering(self) -> tuple[frozenset[str], frozenset[str]]:
         """Engines at which requests fail just now, and engines that answer them."""

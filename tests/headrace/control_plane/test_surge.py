@@ -57,9 +57,25 @@ def test_all_that_grows_surges_while_an_engine_is_clearly_beyond_its_capacity():
 
 
 def test_demand_has_fallen_when_noise_does_not_explain_it():
-    assert fallen(rows(100), rows(70)) == {("west", KEY)}
-    assert not fallen(rows(100), rows(85))
-    assert not fallen(rows(13), rows(8))
+    row = {("west", KEY)}
+    assert fallen(rows(100), rows(70), row) == row
+    assert not fallen(rows(100), rows(85), row)
+    assert not fallen(rows(12), rows(8), row)
+
+
+def test_small_rows_of_one_model_have_fallen_when_their_sum_has():
+    names = [f"edge-{i}" for i in range(8)]
+    before, now = ({name: {KEY: rps} for name in names} for rps in (12.0, 8.0))
+    every = [(name, KEY) for name in names]
+    now["edge-0"] = {KEY: 14.0}
+    assert fallen(before, now, every) == set(every[1:])
+
+
+def test_rows_of_another_model_tell_nothing_about_a_fall():
+    other = "acme/coder/interactive"
+    before = {"west": {KEY: 12.0, other: 100.0}}
+    now = {"west": {KEY: 8.0, other: 60.0}}
+    assert fallen(before, now, [("west", KEY), ("west", other)]) == {("west", other)}
 
 
 def test_a_surge_never_lowers_what_is_planned_for():
