@@ -27,7 +27,15 @@ FIRST_COLUMNS = (12, 5)
 """Flow columns to begin with: the nearest engines of each row, the nearest rows of each engine."""
 NEW_COLUMNS = (4, 1)
 """Flow columns added at a time: the cheapest engines of each row, the cheapest rows of each engine."""
+REACH = 0.1
+"""Part of an engine's room that a paid move may take before its column is opened. Most moves are small; the
+dual simplex starts with every favourable column at its bound, and has the less to take back."""
 PRICE_TOLERANCE = 1e-9
+BEYOND = 1.01
+"""Bound of a move over the room of its engine: never reached, so that no price hides in it, but finite. With
+infinite ones the dual simplex begins every program with a phase of its own."""
+AT_BOUND = 1e-6
+"""Relative distance from its bound at which a move is taken to be held back by it."""
 MAX_ROUNDS = 200
 
 
@@ -130,7 +138,7 @@ class Component:
             self._add_flows(FREE, first[round_.free_open[first[:, 0], first[:, 1]]])
             self._add_flows(MOVE, first[round_.move_open[first[:, 0], first[:, 1]]])
         index = self._flows.all()
-        model.set_bounds(index.column, _flow_limits(round_, index))
+        model.set_bounds(index.column, _first_limits(round_, index))
         self._price_pieces(round_, np.arange(len(self.layout.engines), dtype=np.intp))
 
     def _prune(self, round_: Round) -> None:
@@ -186,14 +194,23 @@ class Component:
         """Add every kind of column that could improve the solution; False when none could."""
         aimed = self._pieces.refine(round_, self._tangents, x)
         self._price_pieces(round_, aimed)
+        opened = self._open(round_, x)
         added = 0
         for family, reduced in move_costs(round_, duals):
             added += self._add_flows(family, _least(reduced, *NEW_COLUMNS, below=-PRICE_TOLERANCE))
         if added:
             index = self._flows.all()
             fresh = index.tail(added)
-            self._model.set_bounds(fresh.column, _flow_limits(round_, fresh))
-        return bool(len(aimed) or added)
+            self._model.set_bounds(fresh.column, _first_limits(round_, fresh))
+        return bool(len(aimed) or opened or added)
+
+    def _open(self, round_: Round, x: Array) -> bool:
+        """Give the moves that go as far as they may all the room there is; whether there were any."""
+        index = self._flows.all()
+        limit, bound = _flow_limits(round_, index), self._model.upper(index.column)
+        held = (bound < limit) & (x[index.column] >= bound * (1.0 - AT_BOUND))
+        self._model.set_bounds(index.column[held], limit[held])
+        return bool(held.any())
 
     def _flow(
         self,
@@ -218,9 +235,21 @@ def _flow_limits(round_: Round, index: FlowIndex) -> Array:
     stay = round_.stay[row, engine]
     limit = round_.layout.max_share[engine]
     part = np.where(limit < 1.0, np.maximum(0.0, limit - stay), np.inf)
-    part = np.where(index.family == STAY, stay, part)
+    most = np.minimum(part * round_.demand[row], BEYOND * _room(round_, index))
+    most = np.where(index.family == STAY, stay * round_.demand[row], most)
     open_ = np.where(index.family == FREE, round_.free_open[row, engine], round_.usable[row, engine])
-    return np.where(open_, part * round_.demand[row], 0.0)
+    return np.where(open_, most, 0.0)
+
+
+def _first_limits(round_: Round, index: FlowIndex) -> Array:
+    """The same, but paid moves take no more than `REACH` of an engine at first."""
+    limit = _flow_limits(round_, index)
+    return np.where(index.family == MOVE, np.minimum(limit, REACH * _room(round_, index)), limit)
+
+
+def _room(round_: Round, index: FlowIndex) -> Array:
+    """Requests/s of a column's row with which its engine would be full."""
+    return round_.room[index.engine] / round_.layout.work[index.row, index.engine]
 
 
 def _least(cost: Array, per_row: int, per_engine: int, below: float = math.inf) -> Index:

@@ -216,6 +216,10 @@ class Model:
         self._low[columns], self._up[columns] = low, upper
         self._queue(lambda h: h.changeColsBounds(len(columns), columns, low, upper))
 
+    def upper(self, columns: Ints) -> Array:
+        """Upper bounds of columns."""
+        return self._up[columns]
+
     def set_costs(self, columns: Ints, cost: Array) -> None:
         """Change the costs of columns; what is unchanged costs nothing."""
         new = self._cost[columns] != cost

@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 DEFAULT_GAIN = 0.0075
 
 SHED_STEP = 0.02
-"""Refusing less by up to this part of the demand is not yet a gain, unless nothing need be refused."""
+"""Refusing less by up to this part of what is served is not yet a gain, unless nothing need be refused."""
 
 
 def decide(
@@ -75,7 +75,8 @@ def _small_change(rounds: list[Round], old: Shares, new: Shares) -> float:
     for round_ in rounds:
         (_, before, _), (_, after, _) = flow_of(round_, old), flow_of(round_, new)
         saved, refused = float(before.sum() - after.sum()), float(after.sum())
-        if refused > 0.0 and 0.0 < saved <= SHED_STEP * float(round_.demand.sum()):
+        served = float(round_.demand.sum() - before.sum())
+        if refused > 0.0 and 0.0 < saved <= SHED_STEP * served:
             total += float((before - after) @ shed_prices(round_))
     return total
 

@@ -53,6 +53,13 @@ def test_a_home_engine_that_comes_back_gets_all_its_traffic_back():
         assert shares["A"][KEY] == {"a": 1.0}
 
 
+def test_a_move_of_a_large_part_of_an_engine_is_planned_whole_and_certified():
+    found = plan(two_regions(previous={"A": {KEY: {"b": 1.0}}}, load=0.6))
+    assert found.shares["A"][KEY]["a"] == pytest.approx(0.599, abs=1e-3)
+    assert found.exact
+    assert found.gap < 1e-3
+
+
 def two_homes(lost=False, previous=None):
     """Two front-ends, an engine near each; `lost`: A's is gone. Loaded so that moves have a price."""
     return talk(
