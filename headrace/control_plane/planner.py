@@ -33,6 +33,8 @@ class Planner:
         self._clock = clock
         self._warm = Warm()
         self._trigger = "timer"
+        self._fault = ""
+        """The fault of the last round, told once while it lasts."""
         self.wanted = asyncio.Event()
         """Set when a round is wanted now."""
 
@@ -64,7 +66,10 @@ class Planner:
             watch.enter("")
             if not self._take(found, inputs, trigger):
                 self.want(trigger)
+            self._fault = ""
         except Exception as error:  # a fault of ours must not end the loop: the last plan stays
             self._warm = Warm()
-            self._telemetry.log.exception("plan_failed", error=repr(error))
             self._telemetry.rounds.labels(trigger, Result.FAILED).inc()
+            if repr(error) != self._fault:
+                self._fault = repr(error)
+                self._telemetry.log.exception("plan_failed", error=self._fault)
