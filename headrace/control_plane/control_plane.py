@@ -417,6 +417,7 @@ class ControlPlane:
             learned=self.learner.save(),
             policy=self.policy.archive.to_json(),
             limits=self.publisher.limits.to_json(),
+            unfinished=self.planner.save(),
         )
 
     def _restore(self) -> None:
@@ -429,6 +430,7 @@ class ControlPlane:
                 limits_then = Limits.from_json(saved.limits) if saved.limits else Limits()
                 self.protection.restore(saved.penalties, self.clock())
                 self.learner.restore(saved.learned)
+                self.planner.resume(saved.unfinished)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 saved = self._store.set_aside(f"not a state of this version: {error!r}")
             else:

@@ -43,6 +43,18 @@ class Planner:
         self._trigger = trigger
         self.wanted.set()
 
+    def save(self) -> list[list[str]] | None:
+        """As JSON: the (front-end, key) rows on the way altogether; None when no move is unfinished."""
+        warm = self._warm
+        return sorted(map(list, warm.whole)) if warm.unfinished else None
+
+    def resume(self, saved: list[list[str]] | None) -> None:
+        """Go on with the move that an earlier run had not finished. Raises ValueError for what is none."""
+        if saved is None:
+            return
+        self._warm.whole = frozenset((frontend, key) for frontend, key in saved)
+        self._warm.unfinished = True
+
     async def run(self, begin: Awaitable[None]) -> None:
         """Plan for ever, from the time when `begin` is done."""
         await begin

@@ -39,6 +39,8 @@ class SavedState:
     """The text of the policy that was in force, as `Archive.to_json` writes it."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     """As `Limits.to_json` writes them."""
+    unfinished: list[list[str]] | None = None
+    """As `Planner.save` writes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The planning loop when a round has a fault of its own."""
+"""The planning loop: faults of its own, and moves that outlive it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import contextlib
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from headrace.control_plane.planner import Planner
-from headrace.control_plane.rounds import Inputs
+from headrace.control_plane.rounds import Inputs, Round
+from headrace.control_plane.served import Served
 from headrace.control_plane.telemetry import Telemetry
 from headrace.log import make_logger
+from headrace.policy import load
+from headrace.problem import EngineState, PlanningRules
+from tests.headrace.fleet.small import KEY, POLICY
 
 
 async def _soon() -> None:
@@ -65,3 +72,67 @@ async def test_a_fault_is_counted_each_round_and_told_once_while_it_lasts():
 async def test_another_fault_is_told_of_its_own():
     told, _ = await faults(broken("a"), broken("b"))
     assert [line["error"] for line in told] == ["RuntimeError('a')", "RuntimeError('b')"]
+
+
+class Restarted:
+    """Rounds of the small fleet in which west's traffic comes home in steps, each by a planner of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "policy.yaml").write_text(POLICY)
+        self._rules = PlanningRules.of(load(folder / "policy.yaml"))
+        self._served, self._saved = Served(), None
+
+    async def round(self, west_replicas: int, *, remembers: bool) -> float:
+        """Plan once in a planner that knows what the one before saved, or not; west's share at home."""
+        done, served = asyncio.Event(), self._served
+        engines = {"west-gpu": EngineState(west_replicas), "east-gpu": EngineState(2)}
+        demand = {"west": {KEY: 30.0}, "east": {KEY: 24.0}}
+
+        def take(found: Round, inputs: Inputs, trigger: str) -> bool:
+            self._served = found.served
+            done.set()
+            return True
+
+        planner = Planner(
+            inputs=lambda: Inputs(self._rules, demand, {}, engines, served),
+            take=take,
+            interval_s=lambda: 60.0,
+            telemetry=Telemetry(make_logger(io.StringIO())),
+            clock=asyncio.get_running_loop().time,
+        )
+        planner.resume(json.loads(json.dumps(self._saved)) if remembers else None)
+        running = asyncio.create_task(planner.run(_soon()))
+        await asyncio.wait_for(done.wait(), 10)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        self._saved = planner.save()
+        return self._served.shares()["west"][KEY].get("west-gpu", 0.0)
+
+
+async def _home_at_the_end(folder: Path, *, remembers: bool) -> float:
+    rounds = Restarted(folder)
+    assert await rounds.round(0, remembers=remembers) == 0.0
+    for _ in range(12):
+        home = await rounds.round(2, remembers=remembers)
+    return home
+
+
+async def test_a_move_under_way_goes_on_over_restarts_until_all_is_home(tmp_path: Path):
+    assert await _home_at_the_end(tmp_path, remembers=True) == 1.0
+
+
+async def test_a_planner_that_knows_nothing_of_the_move_leaves_the_last_of_it_away(tmp_path: Path):
+    assert 0.5 < await _home_at_the_end(tmp_path, remembers=False) < 1.0
+
+
+def test_what_is_no_saved_move_is_refused():
+    planner = Planner(
+        inputs=lambda: None,
+        take=lambda found, inputs, trigger: True,
+        interval_s=lambda: 60.0,
+        telemetry=Telemetry(make_logger(io.StringIO())),
+        clock=lambda: 0.0,
+    )
+    with pytest.raises(ValueError, match="unpack"):
+        planner.resume([["west"]])
