@@ -89,6 +89,7 @@ class PlanningRules:
         engines: Mapping[str, EngineState],
         network_ms: Mapping[str, Mapping[str, float]] | None = None,
         previous_shares: Shares | None = None,
+        refusing: Shares | None = None,
     ) -> Problem:
         """One round's problem.
 
@@ -98,12 +99,15 @@ class PlanningRules:
                 (static, DNS, gateway) and otherwise none.
             network_ms: measured round trips; they go before the policy's.
             previous_shares: what is published.
+            refusing: shares that say what is refused, and so which engines keep a reserve; by default what is
+                published.
 
         Raises:
             ProblemError: a name that the policy lacks, or a value out of range.
         """
         self._check_names(demand, engines, network_ms or {})
-        states = {name: engines.get(name) or _counted(spec) for name, spec in self.policy.engines.items()}
+        states = self._states(engines)
+        reserved = self.reserved(previous_shares if refusing is None else refusing, states)
         network = {
             f: {**row, **network_ms[f]} if network_ms and f in network_ms else row
             for f, row in self.network_ms.items()
@@ -111,12 +115,31 @@ class PlanningRules:
         return Problem(
             demand_rps=demand,
             network_ms=network,
-            engines=self._with_state(states, demand, _refusing(previous_shares)),
+            engines=self._with_state(states, demand, reserved),
             keys=self.keys,
             eligible=self.eligible,
             previous_shares=previous_shares,
             max_gap=self.policy.planning.max_gap,
         )
+
+    def reserved(self, shares: Shares | None, engines: Mapping[str, EngineState]) -> frozenset[str]:
+        """The engines that could serve what shares refuse: they keep `shedding.reserve` of their capacity.
+
+        What is refused since nobody is there to serve it needs no reserve of others.
+        """
+        if not self.policy.protection.shedding.enabled:
+            return frozenset()
+        states = self._states(engines)
+        found: set[str] = set()
+        for frontend, rows in (shares or {}).items():
+            for key, row in rows.items():
+                able = self.eligible.get((frontend, key), frozenset())
+                if row.get(SHED, 0.0) > 0.0 and any(states[name].ready_replicas > 0 for name in able):
+                    found |= able
+        return frozenset(found)
+
+    def _states(self, known: Mapping[str, EngineState]) -> dict[str, EngineState]:
+        return {name: known.get(name) or _counted(spec) for name, spec in self.policy.engines.items()}
 
     def _check_names(
         self,
@@ -140,7 +163,7 @@ class PlanningRules:
         self,
         states: Mapping[str, EngineState],
         demand: Mapping[str, Mapping[str, float]],
-        refusing: frozenset[str],
+        reserved: frozenset[str],
     ) -> dict[str, Engine]:
         reserve = self.policy.protection.shedding.reserve
         out = {}
@@ -158,7 +181,7 @@ class PlanningRules:
                 max_share=fixed.max_share,
                 slo_capacity_rps=fixed.slo_capacity_rps,
             )
-            if spec.model in refusing:
+            if name in reserved:
                 out[name] = replace(engine, reserve=engine.tolerance if reserve == "auto" else reserve)
         return out
 
@@ -273,16 +296,6 @@ def _eligibility(policy: Policy) -> dict[tuple[str, str], Eligibility]:
                 answers[alike, key] = policy.eligible(frontend, key)
             out[frontend, key] = answers[alike, key]
     return out
-
-
-def _refusing(shares: Shares | None) -> frozenset[str]:
-    """Models of which a part is refused."""
-    return frozenset(
-        key.rpartition("/")[0]
-        for rows in (shares or {}).values()
-        for key, row in rows.items()
-        if row.get(SHED, 0.0) > 0.0
-    )
 
 
 def _known(path: str, name: str, names: Mapping[str, object], kind: str) -> None:

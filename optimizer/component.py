@@ -28,12 +28,15 @@ FIRST_COLUMNS = (12, 5)
 NEW_COLUMNS = (4, 1)
 """Flow columns added at a time: the cheapest engines of each row, the cheapest rows of each engine."""
 REACH = 0.1
-"""Part of an engine's room that a paid move may take before its column is opened. Most moves are small; the
-dual simplex starts with every favourable column at its bound, and has the less to take back."""
+"""Part of an engine's room that a paid move may take before its column is opened, in rows that could stay as
+they are. Most moves are small; the dual simplex starts with every favourable column at its bound, and has the
+less to take back. Where something must move nothing is held back: a program stopped early would refuse it."""
 PRICE_TOLERANCE = 1e-9
 BEYOND = 1.01
 """Bound of a move over the room of its engine: never reached, so that no price hides in it, but finite. With
 infinite ones the dual simplex begins every program with a phase of its own."""
+HELD_WHOLE = 1e-6
+"""Part of a row that may be new and the row still counts as held."""
 AT_BOUND = 1e-6
 """Relative distance from its bound at which a move is taken to be held back by it."""
 MAX_ROUNDS = 200
@@ -138,7 +141,8 @@ class Component:
             self._add_flows(FREE, first[round_.free_open[first[:, 0], first[:, 1]]])
             self._add_flows(MOVE, first[round_.move_open[first[:, 0], first[:, 1]]])
         index = self._flows.all()
-        model.set_bounds(index.column, _first_limits(round_, index))
+        self._reach = _reach(round_, shed)
+        model.set_bounds(index.column, self._first_limits(round_, index))
         self._price_pieces(round_, np.arange(len(self.layout.engines), dtype=np.intp))
 
     def _prune(self, round_: Round) -> None:
@@ -201,8 +205,14 @@ class Component:
         if added:
             index = self._flows.all()
             fresh = index.tail(added)
-            self._model.set_bounds(fresh.column, _first_limits(round_, fresh))
+            self._model.set_bounds(fresh.column, self._first_limits(round_, fresh))
         return bool(len(aimed) or opened or added)
+
+    def _first_limits(self, round_: Round, index: FlowIndex) -> Array:
+        """Upper bounds of flow columns to begin with, requests/s."""
+        limit = _flow_limits(round_, index)
+        near = np.minimum(limit, self._reach[index.row] * _room(round_, index))
+        return np.where(index.family == MOVE, near, limit)
 
     def _open(self, round_: Round, x: Array) -> bool:
         """Give the moves that go as far as they may all the room there is; whether there were any."""
@@ -241,10 +251,13 @@ def _flow_limits(round_: Round, index: FlowIndex) -> Array:
     return np.where(open_, most, 0.0)
 
 
-def _first_limits(round_: Round, index: FlowIndex) -> Array:
-    """The same, but paid moves take no more than `REACH` of an engine at first."""
-    limit = _flow_limits(round_, index)
-    return np.where(index.family == MOVE, np.minimum(limit, REACH * _room(round_, index)), limit)
+def _reach(round_: Round, shed: Shed) -> Array:
+    """[R] part of an engine's room that a paid move of a row may take at first."""
+    if shed.decided or np.any(round_.free > HELD_WHOLE):
+        return np.full(len(round_.demand), BEYOND)
+    stays = round_.stay * round_.demand[:, None]
+    full = (stays * round_.layout.work).sum(axis=0) > round_.room
+    return np.where((stays[:, full] > 0).any(axis=1), BEYOND, REACH)
 
 
 def _room(round_: Round, index: FlowIndex) -> Array:

@@ -22,8 +22,6 @@ FAILED = "cluster.upstream_rq_5xx"
 _CLUSTER_COUNTERS = frozenset({COMPLETED, RETRIES, SENT, CONNECT_FAILURES, *ANSWERED, FAILED})
 _ACTIVE, _CONNECT_MS = "cluster.upstream_rq_active", "cluster.upstream_cx_connect_ms"
 _CONNECT_TIME_CONSTANT_S = 300.0
-_LATEST_S = 0.5
-"""Flushes that arrive closer together than this are one interval of `CounterTrack.latest`."""
 
 Name = TypeVar("Name")
 
@@ -62,17 +60,17 @@ class CounterTrack:
     past: float = 0.0
     """What came before it was first heard of."""
     rate: Average = field(default_factory=Average)
-    _before: tuple[float, float] | None = None
-    """(total, at) where the latest interval began."""
+    _before: tuple[tuple[float, float], ...] = ()
+    """(total, at) at the two updates before this one, the later first."""
 
     @property
     def latest(self) -> float | None:
-        """Counted per second in the latest interval between flushes: no memory, so no lag, and all the noise.
-        None before there was one."""
-        if self._before is None:
-            return None
-        total, at = self._before
-        return (self.total - total) / max(self.at - at, _LATEST_S)
+        """What certainly came lately, per second: the smaller of the rates over one interval and over two.
+
+        No memory, so no lag; after a flush that came late the next interval looks full, and only the longer
+        one tells. None before the first interval."""
+        rates = [(self.total - total) / (self.at - at) for total, at in self._before if self.at > at]
+        return min(rates, default=None)
 
     @property
     def heard(self) -> float:
@@ -82,8 +80,7 @@ class CounterTrack:
     def update(self, value: float, now: float, time_constant_s: float) -> None:
         """Take the counter's value at `now`."""
         delta = value - self.last if value >= self.last else value
-        if self._before is None or now - self.at >= _LATEST_S:
-            self._before = self.total, self.at
+        self._before = ((self.total, self.at), *self._before[:1])
         self.total += delta
         self.rate.add(delta, now - self.at, time_constant_s)
         self.last, self.at = value, now

@@ -162,13 +162,20 @@ class Demand:
         found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names))
         found.demand = None
 
-    def begin_anew(self, frontend: str, key: str) -> None:
-        """Forget the average of one pair: it is what comes from now on, and the latest interval for a second.
+    def latest(self, frontend: str, key: str) -> float:
+        """What certainly came lately for one pair, req/s (`CounterTrack.latest`)."""
+        return sum(track.latest or 0.0 for _, track in self._tracks(frontend, key))
+
+    def begin_anew(self, frontend: str, key: str, rps: float) -> None:
+        """Forget the average of one pair: it is what comes from now on, and `rps` for the second before.
 
         Nothing happens to a pair that no Envoy has told of."""
-        for envoy, track in self._tracks(frontend, key):
+        tracks = self._tracks(frontend, key)
+        total = sum(track.rate.value or 0.0 for _, track in tracks)
+        for envoy, track in tracks:
+            part = (track.rate.value or 0.0) / total if total else 1.0 / len(tracks)
             track.rate = Average()
-            track.rate.add(track.latest or 0.0, 1.0, self.window_s / 2)
+            track.rate.add(rps * part, 1.0, self.window_s / 2)
             envoy.traffic = traffic_of(envoy.counters, self._names)
             self._frontends[frontend].demand = None
 

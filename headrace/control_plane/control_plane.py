@@ -28,7 +28,7 @@ from headrace.control_plane.gauges import Gauges
 from headrace.control_plane.learning import Learner, Observed
 from headrace.control_plane.limits import SlowlyFalling, limits, longest_wait_s
 from headrace.control_plane.persistence import Persistence
-from headrace.control_plane.planner import Planner
+from headrace.control_plane.planner import Planner, unfinished_rows
 from headrace.control_plane.policy_gate import PolicyGate
 from headrace.control_plane.ports import listening
 from headrace.control_plane.protection import Protection
@@ -428,13 +428,15 @@ class ControlPlane:
             try:
                 served, members = Served.from_json(saved.served), load(saved.members)
                 limits_then = Limits.from_json(saved.limits) if saved.limits else Limits()
+                under_way = unfinished_rows(saved.unfinished)
                 self.protection.restore(saved.penalties, self.clock())
                 self.learner.restore(saved.learned)
-                self.planner.resume(saved.unfinished)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 saved = self._store.set_aside(f"not a state of this version: {error!r}")
             else:
                 self.publisher.limits = limits_then
+                if saved.policy_hash == self.policy.content_hash:
+                    self.planner.resume(under_way)
                 self._restore_from(saved, served, members)
         if isinstance(saved, SetAside):
             self.log.error("state_set_aside", reason=saved.reason, file=str(saved.moved_to))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Awaitable, Callable
 
 from headrace.control_plane.rounds import Inputs, Result, Round, plan_round
+from headrace.control_plane.served import Row
 from headrace.control_plane.telemetry import Stopwatch, Telemetry
 from optimizer import Warm
 
@@ -33,8 +35,10 @@ class Planner:
         self._clock = clock
         self._warm = Warm()
         self._trigger = "timer"
-        self._fault = ""
-        """The fault of the last round, told once while it lasts."""
+        self._faults: set[str] = set()
+        """Faults since the last good round: each is told once."""
+        self._under_way: frozenset[Row] | None = None
+        """Rows that go on moving altogether after the last round that was taken; None when it was the end."""
         self.wanted = asyncio.Event()
         """Set when a round is wanted now."""
 
@@ -45,15 +49,12 @@ class Planner:
 
     def save(self) -> list[list[str]] | None:
         """As JSON: the (front-end, key) rows on the way altogether; None when no move is unfinished."""
-        warm = self._warm
-        return sorted(map(list, warm.whole)) if warm.unfinished else None
+        return None if self._under_way is None else sorted(map(list, self._under_way))
 
-    def resume(self, saved: list[list[str]] | None) -> None:
-        """Go on with the move that an earlier run had not finished. Raises ValueError for what is none."""
-        if saved is None:
-            return
-        self._warm.whole = frozenset((frontend, key) for frontend, key in saved)
-        self._warm.unfinished = True
+    def resume(self, rows: frozenset[Row] | None) -> None:
+        """Go on with the move that an earlier run had not finished, if there was one."""
+        self._under_way = rows
+        self._warm.unfinished, self._warm.whole = rows is not None, rows or frozenset()
 
     async def run(self, begin: Awaitable[None]) -> None:
         """Plan for ever, from the time when `begin` is done."""
@@ -76,12 +77,38 @@ class Planner:
                 return
             found = await asyncio.to_thread(plan_round, inputs, self._warm, watch.enter)
             watch.enter("")
-            if not self._take(found, inputs, trigger):
+            if self._take(found, inputs, trigger):
+                self._under_way = self._warm.whole if self._warm.unfinished else None
+            else:
                 self.want(trigger)
-            self._fault = ""
+            self._recovered()
         except Exception as error:  # a fault of ours must not end the loop: the last plan stays
             self._warm = Warm()
             self._telemetry.rounds.labels(trigger, Result.FAILED).inc()
-            if repr(error) != self._fault:
-                self._fault = repr(error)
-                self._telemetry.log.exception("plan_failed", error=self._fault)
+            if (where := _where(error)) not in self._faults:
+                self._faults.add(where)
+                self._telemetry.log.exception("plan_failed", error=repr(error))
+
+    def _recovered(self) -> None:
+        if self._faults:
+            self._telemetry.log.info("plan_recovered", faults=len(self._faults))
+            self._faults.clear()
+
+
+def unfinished_rows(saved: object) -> frozenset[Row] | None:
+    """What `Planner.save` wrote, read back. Raises ValueError for anything else."""
+    if saved is None:
+        return None
+    if not isinstance(saved, list) or not all(map(_is_row, saved)):
+        raise ValueError("unfinished: expected a list of pairs of a front-end and a key")
+    return frozenset((frontend, key) for frontend, key in saved)
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
+
+
+def _where(error: BaseException) -> str:
+    """A fault by its kind and place: its text may hold numbers that differ each time."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} {frame.filename}:{frame.lineno}"

@@ -10,7 +10,19 @@ from headrace.control_plane.enforce import allowed, enforce, nearest
 from headrace.control_plane.exploration import explored_shares
 from headrace.control_plane.served import Row, Served
 from headrace.problem import EngineState, PlanningRules
-from optimizer import SHED, Decision, Outcome, Partition, Plan, Problem, ProblemError, Shares, Warm, replan
+from optimizer import (
+    SHED,
+    Decision,
+    Outcome,
+    Partition,
+    Plan,
+    Problem,
+    ProblemError,
+    Replan,
+    Shares,
+    Warm,
+    replan,
+)
 
 
 class Result(StrEnum):
@@ -69,24 +81,15 @@ def plan_round(inputs: Inputs, warm: Warm, on_stage: Callable[[str], None] = lam
     `on_stage` is told when `solve` and `partition` begin.
     """
     on_stage("solve")
-    policy = inputs.rules.policy
-    name = inputs.planning_policy or policy.planning.policy
+    name = inputs.planning_policy or inputs.rules.policy.planning.policy
     base = inputs.served
     try:
-        problem = inputs.rules.problem(
-            demand=inputs.demand_rps,
-            network_ms=inputs.network_ms,
-            engines=inputs.engines,
-            previous_shares=base.shares() or None,
-        )
-        found = replan(
-            problem,
-            name,
-            warm,
-            max_step=policy.planning.guards.max_step if inputs.stepwise and name == "global" else None,
-            time_limit_s=policy.planning.time_limit_s,
-            held_s=inputs.held_s,
-        )
+        under_way = warm.unfinished, warm.whole
+        problem, found = _replanned(inputs, name, warm)
+        if name == "global" and _begins_to_refuse(inputs, found):
+            assert found.plan is not None
+            warm.unfinished, warm.whole = under_way
+            problem, found = _replanned(inputs, name, warm, refusing=found.plan.shares)
     except ProblemError as error:
         return Round(Result.INFEASIBLE, base, base, None, None, None, error=str(error))
     on_stage("partition")
@@ -101,6 +104,36 @@ def plan_round(inputs: Inputs, warm: Warm, on_stage: Callable[[str], None] = lam
         return Round(Result.UNCHANGED, base, base, found.plan, decision, problem)
     result = Result.GUARDED if warm.unfinished else Result.PUBLISHED
     return Round(result, base, served, found.plan, decision, problem, _moved(inputs, served))
+
+
+def _replanned(
+    inputs: Inputs, name: str, warm: Warm, refusing: Shares | None = None
+) -> tuple[Problem, Replan]:
+    planning = inputs.rules.policy.planning
+    problem = inputs.rules.problem(
+        demand=inputs.demand_rps,
+        network_ms=inputs.network_ms,
+        engines=inputs.engines,
+        previous_shares=inputs.served.shares() or None,
+        refusing=refusing,
+    )
+    found = replan(
+        problem,
+        name,
+        warm,
+        max_step=planning.guards.max_step if inputs.stepwise and name == "global" else None,
+        time_limit_s=planning.time_limit_s,
+        held_s=inputs.held_s,
+    )
+    return problem, found
+
+
+def _begins_to_refuse(inputs: Inputs, found: Replan) -> bool:
+    """Whether what is to be published refuses something that engines without a reserve could serve."""
+    if found.plan is None or not found.decision.publish:
+        return False
+    rules, now = inputs.rules, inputs.served.shares()
+    return not rules.reserved(found.plan.shares, inputs.engines) <= rules.reserved(now, inputs.engines)
 
 
 def _moved(inputs: Inputs, served: Served) -> float:

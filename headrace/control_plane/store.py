@@ -40,7 +40,7 @@ class SavedState:
     limits: Mapping[str, Any] = field(default_factory=dict)
     """As `Limits.to_json` writes them."""
     unfinished: list[list[str]] | None = None
-    """As `Planner.save` writes it."""
+    """As `Planner.save` writes it; left out when there is nothing to go on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class StateStore:
 
 
 def _body(state: SavedState) -> dict[str, Any]:
-    return {item.name: getattr(state, item.name) for item in fields(state)}
+    values = {item.name: getattr(state, item.name) for item in fields(state)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _digest(body: Mapping[str, Any]) -> str:
@@ -121,4 +122,5 @@ def _decode(raw: bytes) -> SavedState:
     body = document["state"]
     if document.get("sha256") != _digest(body):
         raise ValueError("checksum differs: the file is torn or was edited")
-    return SavedState(**body)
+    known = {item.name for item in fields(SavedState)}  # a later version may have saved more
+    return SavedState(**{name: value for name, value in body.items() if name in known})

@@ -79,21 +79,21 @@ class Surges:
         return bool(self._rows)
 
 
-def fallen(smoothed: Demand, fast: Demand, rows: Iterable[Row]) -> frozenset[Row]:
-    """Of `rows`, those whose demand is below what it was, when that is clear of their model's sum.
+def fallen(smoothed: Demand, fast: Demand, rows: Iterable[Row]) -> dict[Row, float]:
+    """Of `rows`, those of models whose demand is clearly below what it was; what each asks for now, req/s.
 
-    Many small rows fall long before each of them shows it, and they are all for the same engines.
+    It is judged by the sum: many small rows fall long before each of them shows it, and they are all for the
+    same engines. For the same reason each is taken to have fallen as its model has.
     """
     models: dict[str, list[Row]] = {}
     for row in rows:
         models.setdefault(model_of(row), []).append(row)
-    return frozenset(
-        (frontend, key)
-        for mine in models.values()
-        if _sum(smoothed, mine) > _clearly_above(_sum(fast, mine), FALLEN_SIGMAS)
-        for frontend, key in mine
-        if smoothed[frontend][key] > fast[frontend][key]
-    )
+    found: dict[Row, float] = {}
+    for mine in models.values():
+        slow, now = _sum(smoothed, mine), _sum(fast, mine)
+        if slow > _clearly_above(now, FALLEN_SIGMAS):
+            found |= {row: _sum(smoothed, [row]) * now / slow for row in mine}
+    return found
 
 
 def model_of(row: Row) -> str:
@@ -102,7 +102,7 @@ def model_of(row: Row) -> str:
 
 
 def _sum(demand: Demand, rows: list[Row]) -> float:
-    return sum(demand[frontend][key] for frontend, key in rows)
+    return sum(demand.get(frontend, {}).get(key, 0.0) for frontend, key in rows)
 
 
 def _clearly_above(rps: float, sigmas: float = SIGMAS) -> float:

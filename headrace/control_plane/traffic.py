@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.control_plane import observations, rules
 from headrace.control_plane.failing import failing, serving
@@ -109,28 +109,27 @@ class Traffic:
             return [], False
         self._corrected_at = now
         rows = self._surges.begin_anew(now)
-        self._begin_anew(rows)
+        for frontend, key in rows:
+            # Any average of a step that has just come lets too much in.
+            rps = max(smoothed[frontend][key], fast[frontend][key], self._fast.latest(frontend, key))
+            self._smoothed.begin_anew(frontend, key, rps)
+            self._fast.begin_anew(frontend, key, rps)
         return engines, bool(rows)
 
     def relieved(self, served: Served) -> list[str]:
         """Rows of models that refuse a part, whose demand has clearly fallen by what Envoys tell now."""
         if not self._policy.protection.shedding.correct_s:
             return []
-        refusing = {
-            model_of(row) for row, partition in served.partitions.items() if SHED in partition.shares
-        }
+        refusing = {model_of(row) for row, partition in served.partitions.items() if SHED in partition.shares}
         if not refusing:
             return []
+        rows = {row for row in served.partitions if model_of(row) in refusing}
         now, fast = self._clock(), self._fast_rps()
         heard = _live(self._smoothed.view(now)) & _live(self._fast.view(now))
-        rows = fallen(self.smoothed(), fast, {row for row in heard if model_of(row) in refusing})
-        self._begin_anew(rows)
-        return sorted("/".join(row) for row in rows)
-
-    def _begin_anew(self, rows: Collection[Row]) -> None:
-        for frontend, key in rows:
-            for estimate in (self._smoothed, self._fast):
-                estimate.begin_anew(frontend, key)
+        found = fallen(self.smoothed(), fast, rows & heard)
+        for (frontend, key), rps in found.items():
+            self._smoothed.begin_anew(frontend, key, rps)
+        return sorted("/".join(row) for row in found)
 
     def answering(self) -> tuple[frozenset[str], frozenset[str]]:
         """Engines at which requests fail just now, and engines that answer them."""

@@ -211,33 +211,45 @@ def test_outcomes_never_fall_when_an_envoy_is_forgotten_or_comes_back(demand):
     assert seen[-1] == 50.0 * 100 + 10.0 * 3945 + 50.0 * 95
 
 
-def test_an_average_that_begins_anew_is_the_latest_interval_and_then_what_comes(demand):
+def test_an_average_that_begins_anew_is_what_was_said_and_then_what_comes(demand):
     steady(demand, 10.0, until=50.0)
-    demand.observe("us", "a", flush(500 + 5 * 40.0), 55.0)
-    demand.begin_anew("us", KEY)
-    assert point(demand, 55.0).rps == pytest.approx(40.0)
-    demand.observe("us", "a", flush(700 + 5 * 60.0), 60.0)
-    assert 55.0 < point(demand, 60.0).rps < 60.0
-    assert point(demand, 60.0).total == 1000
+    demand.begin_anew("us", KEY, 40.0)
+    assert point(demand, 50.0).rps == pytest.approx(40.0)
+    demand.observe("us", "a", flush(500 + 5 * 60.0), 55.0)
+    assert 55.0 < point(demand, 55.0).rps < 60.0
+    assert point(demand, 55.0).total == 800
 
 
-def test_every_envoy_of_a_frontend_begins_anew_with_its_own_latest_interval(demand):
-    steady(demand, 10.0, node="a", until=100.0)
-    steady(demand, 30.0, node="b", until=100.0)
-    demand.observe("us", "a", flush(10.0 * 100 + 5 * 20.0), 105.0)
+def test_envoys_keep_their_parts_of_an_average_that_begins_anew(demand):
+    steady(demand, 10.0, node="a")
+    steady(demand, 30.0, node="b")
+    demand.begin_anew("us", KEY, 80.0)
+    assert point(demand, 100.0).rps == pytest.approx(80.0)
     demand.observe("us", "b", flush(30.0 * 100 + 5 * 60.0), 105.0)
-    demand.begin_anew("us", KEY)
+    demand.observe("us", "a", flush(10.0 * 100 + 5 * 20.0), 105.0)
     assert point(demand, 105.0).rps == pytest.approx(80.0)
 
 
-def test_flushes_that_arrive_together_are_one_interval_to_begin_anew_with(demand):
-    steady(demand, 10.0, until=50.0)
-    demand.observe("us", "a", flush(500 + 5 * 40.0), 55.0)
-    demand.observe("us", "a", flush(701), 55.001)
-    demand.begin_anew("us", KEY)
-    assert point(demand, 55.001).rps == pytest.approx(40.2, abs=0.1)
-
-
 def test_what_no_envoy_has_told_of_does_not_begin_anew(demand):
-    demand.begin_anew("us", KEY)
+    demand.begin_anew("us", KEY, 40.0)
     assert demand.view(0.0).demand == {}
+
+
+def test_what_came_lately_remembers_nothing_of_what_was_before(demand):
+    steady(demand, 10.0, node="a", until=100.0)
+    steady(demand, 30.0, node="b", until=100.0)
+    for now in (105.0, 110.0):
+        demand.observe("us", "a", flush(1000 + 20.0 * (now - 100)), now)
+        demand.observe("us", "b", flush(3000 + 60.0 * (now - 100)), now)
+    assert demand.latest("us", KEY) == pytest.approx(80.0)
+
+
+def test_a_flush_that_comes_late_makes_nothing_of_what_came_lately(demand):
+    steady(demand, 10.0, until=50.0)
+    demand.observe("us", "a", flush(550), 59.3)
+    demand.observe("us", "a", flush(600), 60.0)
+    assert demand.latest("us", KEY) == pytest.approx(10.0)
+
+
+def test_nothing_came_lately_of_what_no_envoy_has_told_of(demand):
+    assert demand.latest("us", KEY) == 0.0

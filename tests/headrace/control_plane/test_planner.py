@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control_plane.planner import Planner
+from headrace.control_plane.planner import Planner, unfinished_rows
 from headrace.control_plane.rounds import Inputs, Round
 from headrace.control_plane.served import Served
 from headrace.control_plane.telemetry import Telemetry
@@ -55,23 +55,23 @@ async def faults(*rounds: Callable[[], Inputs | None]) -> tuple[list[dict], floa
     return [line for line in lines if line["event"] == "plan_failed"], counted or 0.0
 
 
-def broken(text: str) -> Callable[[], Inputs | None]:
+def broken(text: str, kind: type[Exception] = RuntimeError) -> Callable[[], Inputs | None]:
     def inputs() -> Inputs | None:
-        raise RuntimeError(text)
+        raise kind(text)
 
     return inputs
 
 
 async def test_a_fault_is_counted_each_round_and_told_once_while_it_lasts():
-    told, counted = await faults(broken("a"), broken("a"), broken("a"))
-    assert [line["error"] for line in told] == ["RuntimeError('a')"]
+    told, counted = await faults(broken("at 0x1"), broken("at 0x2"), broken("at 0x3"))
+    assert [line["error"] for line in told] == ["RuntimeError('at 0x1')"]
     assert "Traceback" in told[0]["exception"]
     assert counted == 3.0
 
 
-async def test_another_fault_is_told_of_its_own():
-    told, _ = await faults(broken("a"), broken("b"))
-    assert [line["error"] for line in told] == ["RuntimeError('a')", "RuntimeError('b')"]
+async def test_another_fault_is_told_of_its_own_and_not_again_when_they_take_turns():
+    told, _ = await faults(*(broken("a"), broken("b", KeyError)) * 2)
+    assert [line["error"] for line in told] == ["RuntimeError('a')", "KeyError('b')"]
 
 
 class Restarted:
@@ -100,7 +100,7 @@ class Restarted:
             telemetry=Telemetry(make_logger(io.StringIO())),
             clock=asyncio.get_running_loop().time,
         )
-        planner.resume(json.loads(json.dumps(self._saved)) if remembers else None)
+        planner.resume(unfinished_rows(json.loads(json.dumps(self._saved))) if remembers else None)
         running = asyncio.create_task(planner.run(_soon()))
         await asyncio.wait_for(done.wait(), 10)
         running.cancel()
@@ -126,13 +126,7 @@ async def test_a_planner_that_knows_nothing_of_the_move_leaves_the_last_of_it_aw
     assert 0.5 < await _home_at_the_end(tmp_path, remembers=False) < 1.0
 
 
-def test_what_is_no_saved_move_is_refused():
-    planner = Planner(
-        inputs=lambda: None,
-        take=lambda found, inputs, trigger: True,
-        interval_s=lambda: 60.0,
-        telemetry=Telemetry(make_logger(io.StringIO())),
-        clock=lambda: 0.0,
-    )
-    with pytest.raises(ValueError, match="unpack"):
-        planner.resume([["west"]])
+@pytest.mark.parametrize("saved", ["", {}, ["ab"], [["west"]], [["west", 1]]])
+def test_what_is_no_saved_move_is_refused(saved: object):
+    with pytest.raises(ValueError, match="expected a list of pairs"):
+        unfinished_rows(saved)

@@ -1,5 +1,7 @@
 """Fast correction of demand: with hysteresis, and only where capacity breaks."""
 
+import pytest
+
 from headrace.control_plane.surge import SETTLE_S, Surges, fallen, overloads
 from optimizer import Engine, Key, Problem, Profile, plan
 
@@ -58,7 +60,7 @@ def test_all_that_grows_surges_while_an_engine_is_clearly_beyond_its_capacity():
 
 def test_demand_has_fallen_when_noise_does_not_explain_it():
     row = {("west", KEY)}
-    assert fallen(rows(100), rows(70), row) == row
+    assert fallen(rows(100), rows(70), row) == {("west", KEY): 70.0}
     assert not fallen(rows(100), rows(85), row)
     assert not fallen(rows(12), rows(8), row)
 
@@ -67,15 +69,20 @@ def test_small_rows_of_one_model_have_fallen_when_their_sum_has():
     names = [f"edge-{i}" for i in range(8)]
     before, now = ({name: {KEY: rps} for name in names} for rps in (12.0, 8.0))
     every = [(name, KEY) for name in names]
-    now["edge-0"] = {KEY: 14.0}
-    assert fallen(before, now, every) == set(every[1:])
+    now["edge-0"], now["edge-1"] = {KEY: 0.0}, {KEY: 16.0}
+    found = fallen(before, now, every)
+    assert found == {row: pytest.approx(8.0) for row in every}
 
 
 def test_rows_of_another_model_tell_nothing_about_a_fall():
     other = "acme/coder/interactive"
     before = {"west": {KEY: 12.0, other: 100.0}}
     now = {"west": {KEY: 8.0, other: 60.0}}
-    assert fallen(before, now, [("west", KEY), ("west", other)]) == {("west", other)}
+    assert fallen(before, now, [("west", KEY), ("west", other)]).keys() == {("west", other)}
+
+
+def test_a_row_that_the_policy_no_longer_has_is_no_fall():
+    assert not fallen(rows(100), rows(95), [("west", KEY), ("east", KEY)])
 
 
 def test_a_surge_never_lowers_what_is_planned_for():
