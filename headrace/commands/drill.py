@@ -32,7 +32,7 @@ _INTERRUPTED = 130
     "--json", "json_file", type=click.Path(path_type=Path), help="write the results there, after every drill"
 )
 @click.option(
-    "--rate-divisor", type=click.FloatRange(1), default=5.0, show_default=True, help="divide all rates"
+    "--rate-divisor", type=click.FloatRange(1), default=2.0, show_default=True, help="divide all rates"
 )
 @click.option("--seed", default=1, show_default=True, help="of the load")
 def command(

@@ -8,14 +8,16 @@ INTERVAL_S = 2.0
 DEMAND_WINDOW_S = 10.0
 DWELL_S = 3.0
 RETURN_S = 10.0
+RAMP_S = 10.0
 CLASS_HEADER = "x-class"
 
 
 def quicken(document: dict[str, Any]) -> None:
     """Plan every 2 s instead of 5, smooth demand over 10 s instead of 30, judge outliers after 3 s instead of
-    10, and give their traffic back over 10 s instead of 60."""
+    10, give their traffic back over 10 s instead of 60, and new replicas all of theirs after 10 s instead of
+    30."""
     document["planning"] |= {"interval_s": INTERVAL_S, "demand_window_s": DEMAND_WINDOW_S}
-    protect(document, penalties={"dwell_s": DWELL_S, "return_s": RETURN_S})
+    protect(document, penalties={"dwell_s": DWELL_S, "return_s": RETURN_S}, ramp={"duration_s": RAMP_S})
 
 
 def protect(document: dict[str, Any], **sections: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ are fine-grained beside the shares."""
 class StageConfig:
     """What all drills of a run have in common."""
 
-    rate_divisor: float = 5.0
+    rate_divisor: float = 2.0
     seed: int = 1
     scenario: Callable[[float], Scenario] = lambda divisor: Scenario.talk(rate_divisor=divisor)
     """The fleet, from the rate divisor."""

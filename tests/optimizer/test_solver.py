@@ -65,6 +65,23 @@ def test_without_time_there_is_still_a_plan_with_its_gap():
         assert sum(result.shares[f][KEY].values()) == 1.0
 
 
+@pytest.mark.parametrize("penalty", [1.0, 0.5])
+def test_whenever_the_time_is_over_nothing_is_refused_that_fits(penalty):
+    """With `penalty` the engine of most sessions can no longer carry them: a part must move, at a price."""
+    held = {f: {KEY: {f.lower(): 1.0}} for f in DEMAND}
+    problem = talk(demand_rps={"A": {KEY: 60.0}, "B": {KEY: 40.0}, "C": {KEY: 10.0}}, previous_shares=held)
+    engines = {**problem.engines, "a": dataclasses.replace(problem.engines["a"], penalty=penalty)}
+    problem = dataclasses.replace(problem, engines=engines)
+    stopped = 0
+    for looks in range(2, 12):
+        clock = iter([0.0] * looks)
+        result = plan(problem, warm=Warm(clock=lambda clock=clock: next(clock, 1e9)), time_limit_s=1.0)
+        stopped += "stopped before the optimum" in result.notes
+        assert result.shed_rps == 0.0
+        assert result.feasible
+    assert stopped
+
+
 def test_a_solver_that_always_fails_leaves_shares_by_capacity(monkeypatch):
     def fail(self, deadline=0.0):
         return optimizer.lp.Solution(optimizer.lp.Status.NONE, np.zeros(0), np.zeros(0), "cbc")
