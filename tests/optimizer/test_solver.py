@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import optimizer.lp
-from optimizer import Engine, Warm, plan
+from optimizer import Engine, Key, Profile, Warm, plan
 from tests.optimizer.fleets import DEMAND, KEY, queue_profile, talk
 
 
@@ -65,21 +65,24 @@ def test_without_time_there_is_still_a_plan_with_its_gap():
         assert sum(result.shares[f][KEY].values()) == 1.0
 
 
-@pytest.mark.parametrize("penalty", [1.0, 0.5])
-def test_whenever_the_time_is_over_nothing_is_refused_that_fits(penalty):
-    """With `penalty` the engine of most sessions can no longer carry them: a part must move, at a price."""
-    held = {f: {KEY: {f.lower(): 1.0}} for f in DEMAND}
-    problem = talk(demand_rps={"A": {KEY: 60.0}, "B": {KEY: 40.0}, "C": {KEY: 10.0}}, previous_shares=held)
-    engines = {**problem.engines, "a": dataclasses.replace(problem.engines["a"], penalty=penalty)}
-    problem = dataclasses.replace(problem, engines=engines)
-    stopped = 0
+def test_whenever_the_time_is_over_nothing_is_refused_that_fits():
+    """An engine can carry a third of its sessions only: two thirds must move, at a price."""
+    profile = Profile.parametric(capacity_rps=50, lambda_max_rps=60, t0_ms=20, ttft_base_ms=30)
+    problem = talk(
+        demand_rps={"A": {KEY: 150.0}, "B": {KEY: 80.0}, "C": {KEY: 80.0}},
+        engines={name: Engine(profile, 4.0, penalty=0.3 if name == "a" else 1.0) for name in "abc"},
+        previous_shares={f: {KEY: {f.lower(): 1.0}} for f in DEMAND},
+        keys={KEY: Key(output_tokens=8)},
+    )
+    exact = []
     for looks in range(2, 12):
         clock = iter([0.0] * looks)
         result = plan(problem, warm=Warm(clock=lambda clock=clock: next(clock, 1e9)), time_limit_s=1.0)
-        stopped += "stopped before the optimum" in result.notes
+        exact.append(result.exact)
         assert result.shed_rps == 0.0
-        assert result.feasible
-    assert stopped
+        assert result.shares["B"][KEY] == {"b": 1.0}
+    assert exact[:2] == [False, False]
+    assert exact[-1]
 
 
 def test_a_solver_that_always_fails_leaves_shares_by_capacity(monkeypatch):
