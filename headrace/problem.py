@@ -22,6 +22,10 @@ DEFAULT_OUTPUT_TOKENS = 200.0
 LEAST_CAPACITY = 0.5
 """Part of an engine's capacity within SLOs that no correction takes away."""
 
+AUTO_RESERVE = 0.75
+"""Reserve over the noise that is tolerated: noise then brings what is admitted hardly beyond capacity, and
+leaves little of it unused."""
+
 DISPERSION = 4.0
 """Index of dispersion of request arrivals assumed by `max_utilization: auto`."""
 
@@ -182,7 +186,8 @@ class PlanningRules:
                 slo_capacity_rps=fixed.slo_capacity_rps,
             )
             if name in reserved:
-                out[name] = replace(engine, reserve=engine.tolerance if reserve == "auto" else reserve)
+                kept = AUTO_RESERVE * engine.tolerance if reserve == "auto" else reserve
+                out[name] = replace(engine, reserve=kept)
         return out
 
     def corrected(self, name: str, correction: Correction) -> Engine:

@@ -154,7 +154,7 @@ class Shedding(Shape):
     """Whether the plan may shed. Without it, overload queues in the engines."""
     reserve: Annotated[float | Literal["auto"], number_or("auto", 0, 0.5)] = "auto"
     """Part of an engine's capacity that is not planned with while any of its model's traffic is refused, so
-    that noise does not slow what is admitted; auto: as much as noise may exceed capacity by, at most 5 %."""
+    that noise does not slow what is admitted; auto: three quarters of what noise may exceed capacity by."""
     rotate_s: Positive = 600
     """Seconds in which the refused sessions change places with served ones."""
     correct_s: NonNegative = 1

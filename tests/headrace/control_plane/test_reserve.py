@@ -20,6 +20,10 @@ WHOLE = 2 * 2 * 50 * 0.9
 """What may be planned with: two engines of two replicas of 50 requests/s."""
 
 
+AUTO = 0.75 * 0.05
+"""Three quarters of what noise may exceed capacity by."""
+
+
 class Rounds:
     """Rounds of the small fleet one after another."""
 
@@ -68,7 +72,7 @@ def capacity(found: Round, *engines: str) -> float:
 def test_while_a_part_is_refused_engines_keep_free_what_noise_may_add(tmp_path: Path):
     rounds = Rounds(tmp_path)
     for _ in range(2):
-        assert served_rps(rounds.plan(400.0), 400.0) == pytest.approx(0.95 * WHOLE, rel=1e-3)
+        assert served_rps(rounds.plan(400.0), 400.0) == pytest.approx((1 - AUTO) * WHOLE, rel=1e-3)
 
 
 @pytest.mark.parametrize("reserve", [0.0, 0.02, 0.2])
@@ -81,7 +85,7 @@ def test_the_reserve_is_the_policys_where_it_says_one(tmp_path: Path, reserve: f
 def test_demand_that_falls_a_little_as_refusal_begins_does_not_lose_the_reserve(tmp_path: Path):
     rounds = Rounds(tmp_path)
     rounds.plan(400.0)
-    assert served_rps(rounds.plan(398.0), 398.0) < 0.951 * WHOLE
+    assert served_rps(rounds.plan(398.0), 398.0) < (1.001 - AUTO) * WHOLE
 
 
 def test_what_fits_beside_the_reserve_is_refused_no_longer_and_all_capacity_is_there_again(tmp_path: Path):
