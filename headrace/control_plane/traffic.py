@@ -11,6 +11,7 @@ from headrace.control_plane.served import Served
 from headrace.control_plane.surge import (
     BEYOND_SIGMAS,
     FAST_WINDOW_S,
+    SETTLE_S,
     Row,
     Surges,
     fallen,
@@ -36,6 +37,7 @@ class Traffic:
         self._attempts = AttemptsCheck()
         self._surges = Surges()
         self._corrected_at = -math.inf
+        self._beyond_until = -math.inf
         self._heard = False
 
     def adopt(self, policy: Policy) -> None:
@@ -86,8 +88,8 @@ class Traffic:
         return observations.demand_rps(self._policy, self.view())
 
     def planned(self) -> dict[str, dict[str, float]]:
-        """What to plan for: the smoothed estimate, and the fast one where a row surges."""
-        if not self._policy.protection.shedding.correct_s:
+        """What to plan for: the smoothed estimate; the fast one where a row surges while that is too much."""
+        if not self._policy.protection.shedding.correct_s or self._clock() >= self._beyond_until:
             return self.smoothed()
         return self._surges.demand(self.smoothed(), self._fast_rps())
 
@@ -107,7 +109,7 @@ class Traffic:
         engines = overloads(shares, problem, self._surges.demand(smoothed, fast))
         if not engines:
             return [], False
-        self._corrected_at = now
+        self._corrected_at, self._beyond_until = now, now + SETTLE_S
         rows = self._surges.begin_anew(now)
         for frontend, key in rows:
             # Any average of a step that has just come lets too much in.
