@@ -5,11 +5,11 @@ would overload an engine must not wait for it. Rows whose fast estimate exceeds 
 and by more than noise explains, are surging until it is below `LEAVE`; so are all that grow while an engine
 is beyond its capacity by more than noise explains: many small rows rise long before each of them shows it.
 
-When surges put an engine over its capacity, surging rows are planned with the fast estimate, at once and until
-that has settled, and both estimates begin anew with what came last: the old level says nothing any more, and
-would let too much in until it is forgotten. Below capacity a surge changes nothing, so that the correction never fights the plan.
-When what is asked of a model that refuses a part falls as clearly, its smoothing begins anew as well, so that
-nothing is refused for what is over.
+When surges put an engine over its capacity, surging rows are planned with the fast estimate, at once and
+until that has settled, and both estimates begin anew with what came last: the old level says nothing any
+more, and would let too much in until it is forgotten. Below capacity a surge changes nothing, so that the
+correction never fights the plan. When what is asked of a model that refuses a part falls as clearly, its
+smoothing begins anew as well, so that nothing is refused for what is over.
 """
 
 from __future__ import annotations
