@@ -64,13 +64,13 @@ class CounterTrack:
     """(total, at) at the two updates before this one, the later first."""
 
     @property
-    def latest(self) -> float | None:
-        """What certainly came lately, per second: the smaller of the rates over one interval and over two.
+    def latest(self) -> tuple[float, float] | None:
+        """What came lately, per second: (at least, at most) of the rates over one interval and over two.
 
-        No memory, so no lag; after a flush that came late the next interval looks full, and only the longer
-        one tells. None before the first interval."""
+        No memory, so no lag; the longer interval keeps the noise of the shorter one at bay. None before the
+        first interval."""
         rates = [(self.total - total) / (self.at - at) for total, at in self._before if self.at > at]
-        return min(rates, default=None)
+        return (min(rates), max(rates)) if rates else None
 
     @property
     def heard(self) -> float:

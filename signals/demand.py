@@ -6,6 +6,7 @@ Time constants, all constructor arguments of `Demand`:
 |---|---|
 | smoothing | exponential average, time constant `window_s / 2` (as old as a plain mean over `window_s`) |
 | gap | flushes stop and resume: the difference is an even rate over the whole gap |
+| late | a flush counts for when it was read, not for when it arrived (`lateness`) |
 | live | an Envoy flushed within `stale_after_s` |
 | held | no Envoy of the front-end did: its demand stays as it was for `hold_s` |
 | decaying | from then on it halves every `half_life_s` |
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from signals.counters import Average, CounterTrack, EnvoyCounters
+from signals.lateness import Lateness
 from signals.metrics_codec import Flush
 from signals.traffic import Answers, EngineTraffic, EnvoyNames, Outcomes, Traffic, add_up, past, traffic_of
 
@@ -84,6 +86,7 @@ class _Envoy:
     counters: EnvoyCounters
     heard_at: float
     traffic: Traffic
+    lateness: Lateness
 
 
 @dataclass(slots=True)
@@ -158,13 +161,15 @@ class Demand:
         found = self._frontends.setdefault(frontend, _Frontend())
         envoy = found.envoys.get(node_id)
         counters = EnvoyCounters() if envoy is None else envoy.counters
-        counters.observe(flush, now, self.window_s / 2)
-        found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names))
+        lateness = Lateness() if envoy is None else envoy.lateness
+        counters.observe(flush, lateness.read_at(flush.read_at, now), self.window_s / 2)
+        found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names), lateness)
         found.demand = None
 
-    def latest(self, frontend: str, key: str) -> float:
-        """What certainly came lately for one pair, req/s (`CounterTrack.latest`)."""
-        return sum(track.latest or 0.0 for _, track in self._tracks(frontend, key))
+    def latest(self, frontend: str, key: str) -> tuple[float, float]:
+        """(at least, at most) what came lately for one pair, req/s (`CounterTrack.latest`)."""
+        found = [track.latest or (0.0, 0.0) for _, track in self._tracks(frontend, key)]
+        return sum(low for low, _ in found), sum(high for _, high in found)
 
     def begin_anew(self, frontend: str, key: str, rps: float) -> None:
         """Forget the average of one pair: it is what comes from now on, and `rps` for the second before.

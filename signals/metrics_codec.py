@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _STRING, _DOUBLE, _UINT64 = _Field.TYPE_STRING, _Field.TYPE_DOUBLE, _Field.TYPE_UINT64
+_INT64 = _Field.TYPE_INT64
 
 _PACKAGE = "headrace.envoy_metrics"
 _MESSAGES: dict[str, tuple[tuple[str, int, Any, bool], ...]] = {
@@ -29,6 +30,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, Any, bool], ...]] = {
         ("label", 1, "LabelPair", True),
         ("gauge", 2, "Value", False),
         ("counter", 3, "Value", False),
+        ("timestamp_ms", 6, _INT64, False),
         ("histogram", 7, "Histogram", False),
     ),
     "MetricFamily": (("name", 1, _STRING, False), ("metric", 4, "Metric", True)),
@@ -61,6 +63,8 @@ class Flush:
 
     node: tuple[str, str] | None
     points: tuple[Point, ...]
+    read_at: float | None = None
+    """When the counters were read, by the Envoy's own clock (Unix seconds); None when it does not say."""
 
 
 class MetricsDecoder:
@@ -89,9 +93,11 @@ class MetricsDecoder:
         except DecodeError as error:
             raise ValueError(f"not a StreamMetricsMessage: {error}") from error
         node = message.identifier.node
+        read_ms = next((m.timestamp_ms for family in message.envoy_metrics for m in family.metric), 0)
         return Flush(
             node=(node.cluster, node.id) if message.HasField("identifier") else None,
             points=tuple(point for family in message.envoy_metrics for point in _points(family)),
+            read_at=read_ms / 1000 or None,
         )
 
 

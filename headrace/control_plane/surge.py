@@ -15,7 +15,7 @@ smoothing begins anew as well, so that nothing is refused for what is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from headrace.control_plane.loads import Demand, engine_loads
 from optimizer import Problem, Shares
@@ -79,20 +79,22 @@ class Surges:
         return bool(self._rows)
 
 
-def fallen(smoothed: Demand, fast: Demand, rows: Iterable[Row]) -> dict[Row, float]:
-    """Of `rows`, those of models whose demand is clearly below what it was; what each asks for now, req/s.
+def fallen(smoothed: Demand, fast: Demand, latest: Mapping[Row, float]) -> dict[Row, float]:
+    """Of the rows in `latest`, those of models whose demand is clearly below what it was; what each asks for
+    now, req/s. `latest`: what came at most lately, which is nearer to that than any average.
 
     It is judged by the sum: many small rows fall long before each of them shows it, and they are all for the
     same engines. For the same reason each is taken to have fallen as its model has.
     """
     models: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in latest:
         models.setdefault(model_of(row), []).append(row)
     found: dict[Row, float] = {}
     for mine in models.values():
         slow, now = _sum(smoothed, mine), _sum(fast, mine)
         if slow > _clearly_above(now, FALLEN_SIGMAS):
-            found |= {row: _sum(smoothed, [row]) * now / slow for row in mine}
+            part = min(now, sum(latest[row] for row in mine)) / slow
+            found |= {row: _sum(smoothed, [row]) * part for row in mine}
     return found
 
 

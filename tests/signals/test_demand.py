@@ -241,15 +241,25 @@ def test_what_came_lately_remembers_nothing_of_what_was_before(demand):
     for now in (105.0, 110.0):
         demand.observe("us", "a", flush(1000 + 20.0 * (now - 100)), now)
         demand.observe("us", "b", flush(3000 + 60.0 * (now - 100)), now)
-    assert demand.latest("us", KEY) == pytest.approx(80.0)
+    assert demand.latest("us", KEY) == pytest.approx((80.0, 80.0))
 
 
-def test_a_flush_that_comes_late_makes_nothing_of_what_came_lately(demand):
+def test_what_came_lately_lies_between_the_last_interval_and_the_last_two(demand):
     steady(demand, 10.0, until=50.0)
-    demand.observe("us", "a", flush(550), 59.3)
-    demand.observe("us", "a", flush(600), 60.0)
-    assert demand.latest("us", KEY) == pytest.approx(10.0)
+    demand.observe("us", "a", flush(550), 55.0)
+    demand.observe("us", "a", flush(700), 60.0)
+    assert demand.latest("us", KEY) == pytest.approx((20.0, 30.0))
+
+
+def test_a_flush_counts_for_when_it_was_read_not_for_when_it_arrived():
+    demand = Demand(NAMES, window_s=4.0)
+    for read_at in range(0, 60, 5):
+        late_s = 4.3 if read_at == 50 else 0.0
+        points = flush(10.0 * read_at).points
+        demand.observe("us", "a", Flush(None, points, read_at + 1e9), read_at + late_s)
+        if read_at > 5:
+            assert point(demand, read_at + late_s).rps == pytest.approx(10.0, rel=1e-2)
 
 
 def test_nothing_came_lately_of_what_no_envoy_has_told_of(demand):
-    assert demand.latest("us", KEY) == 0.0
+    assert demand.latest("us", KEY) == (0.0, 0.0)

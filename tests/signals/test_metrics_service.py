@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from aiohttp import ClientSession, InvalidURL, web
 
 from signals.demand import Demand, EnvoyNames
-from signals.metrics_codec import MetricsDecoder
+from signals.metrics_codec import Flush, MetricsDecoder
 from signals.metrics_service import METHOD, MetricsService
 
 KEY, SPELLING = (
@@ -142,6 +143,16 @@ def bootstrap(control_plane: int, engine: int, dead: int, *, labels: bool) -> di
     }
 
 
+class Hearing(Demand):
+    """Keeps when the latest flush was read, by Envoy's clock."""
+
+    read_at: float | None = None
+
+    def observe(self, frontend: str, node_id: str, flush: Flush, now: float) -> None:
+        self.read_at = flush.read_at
+        super().observe(frontend, node_id, flush, now)
+
+
 @dataclass
 class ControlPlane:
     """A metrics service on a port that it keeps over restarts."""
@@ -236,7 +247,8 @@ def refusing_port():
 
 @pytest.mark.parametrize("labels", [True, False])
 async def test_requests_are_counted_once_whatever_becomes_of_them(labels, tmp_path, refusing_port):
-    control_plane = ControlPlane(Demand(NAMES, window_s=1.0))
+    demand = Hearing(NAMES, window_s=1.0)
+    control_plane = ControlPlane(demand)
     await control_plane.start()
     async with (
         engine_server() as engine,
@@ -258,11 +270,12 @@ async def test_requests_are_counted_once_whatever_becomes_of_them(labels, tmp_pa
         await ask("/live", 25)
         await control_plane.start()
         await control_plane.until_counted(75)
+        assert demand.read_at == pytest.approx(time.time(), abs=20.0)
 
-        view = control_plane.demand.view(asyncio.get_running_loop().time())
-        demand = view.demand["us-east", KEY]
-        assert demand.total == 75
-        assert demand.rps > 0
+        view = demand.view(asyncio.get_running_loop().time())
+        asked = view.demand["us-east", KEY]
+        assert asked.total == 75
+        assert asked.rps > 0
         dead = view.answers["us-east", KEY, "dead"]
         assert (dead.completed_total, dead.retry_total) == (20, 40)
         assert view.answers["us-east", KEY, "live"].completed_total == 55

@@ -59,30 +59,34 @@ def test_all_that_grows_surges_while_an_engine_is_clearly_beyond_its_capacity():
 
 
 def test_demand_has_fallen_when_noise_does_not_explain_it():
-    row = {("west", KEY)}
-    assert fallen(rows(100), rows(70), row) == {("west", KEY): 70.0}
-    assert not fallen(rows(100), rows(85), row)
-    assert not fallen(rows(12), rows(8), row)
+    latest = {("west", KEY): 75.0}
+    assert fallen(rows(100), rows(70), latest) == {("west", KEY): 70.0}
+    assert not fallen(rows(100), rows(85), latest)
+    assert not fallen(rows(12), rows(8), latest)
 
 
-def test_small_rows_of_one_model_have_fallen_when_their_sum_has():
+def test_what_came_last_says_how_far_demand_has_fallen():
+    assert fallen(rows(100), rows(70), {("west", KEY): 50.0}) == {("west", KEY): 50.0}
+
+
+def test_small_rows_of_one_model_have_fallen_when_their_sum_has_and_each_as_the_sum():
     names = [f"edge-{i}" for i in range(8)]
     before, now = ({name: {KEY: rps} for name in names} for rps in (12.0, 8.0))
-    every = [(name, KEY) for name in names]
     now["edge-0"], now["edge-1"] = {KEY: 0.0}, {KEY: 16.0}
-    found = fallen(before, now, every)
-    assert found == {row: pytest.approx(8.0) for row in every}
+    latest = {(name, KEY): 9.0 for name in names}
+    assert fallen(before, now, latest) == {row: pytest.approx(8.0) for row in latest}
 
 
 def test_rows_of_another_model_tell_nothing_about_a_fall():
     other = "acme/coder/interactive"
     before = {"west": {KEY: 12.0, other: 100.0}}
     now = {"west": {KEY: 8.0, other: 60.0}}
-    assert fallen(before, now, [("west", KEY), ("west", other)]).keys() == {("west", other)}
+    latest = {("west", KEY): 8.0, ("west", other): 60.0}
+    assert fallen(before, now, latest).keys() == {("west", other)}
 
 
 def test_a_row_that_the_policy_no_longer_has_is_no_fall():
-    assert not fallen(rows(100), rows(95), [("west", KEY), ("east", KEY)])
+    assert not fallen(rows(100), rows(95), {("west", KEY): 95.0, ("east", KEY): 5.0})
 
 
 def test_a_surge_never_lowers_what_is_planned_for():
