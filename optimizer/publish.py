@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 DEFAULT_GAIN = 0.0075
 
-SHED_STEP = 0.02
+SHED_STEP = 0.01
 """Refusing less by up to this part of what is served is not yet a gain, unless nothing need be refused."""
 
 
