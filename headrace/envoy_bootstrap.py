@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+
+from headrace.policy.schema import Overload
 
 IDENTITY_FILE, AUTHORITY_FILE = "identity.json", "authority.json"
 """Files beside a bootstrap with TLS, in which Envoy finds where its certificates are (file SDS)."""
@@ -95,8 +97,8 @@ class Bootstrap:
     """On 127.0.0.1; 0 binds an ephemeral port."""
     flush_interval_s: float = 5.0
     """How often counters are sent to the control plane."""
-    max_connections: int = 50_000
-    """Client connections beyond this are refused."""
+    overload: Overload = field(default_factory=Overload)
+    """What this Envoy takes at most; read when it starts."""
     tls: ClientTls | None = None
     """How the control plane is dialled; None = plaintext, which only a development one takes."""
 
@@ -125,7 +127,8 @@ class Bootstrap:
             "admin_port": self.admin_port,
             "xds_endpoints": [{"lb_endpoints": [_endpoint(host, port) for host, port in self.xds]}],
             "flush_interval": f"{self.flush_interval_s:g}s",
-            "max_connections": self.max_connections,
+            "max_connections": self.overload.max_connections,
+            "max_heap_bytes": self.overload.max_heap_mib << 20,
             "transport_socket": self.tls.transport_socket(folder) if self.tls else None,
         }
         template = Template(files("headrace").joinpath("bootstrap.yaml").read_text())

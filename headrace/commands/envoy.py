@@ -16,6 +16,10 @@ from headrace.child import ChildFailedError
 from headrace.envoy_bootstrap import Bootstrap, ClientTls
 from headrace.envoy_process import EnvoyMissingError, EnvoyProcess
 from headrace.log import Logger, make_logger
+from headrace.policy.load import load
+from headrace.policy.policy import Policy
+from headrace.policy.problems import PolicyError
+from headrace.policy.schema import Overload
 
 
 class HostPort(click.ParamType[tuple[str, int]]):
@@ -40,7 +44,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command(short_help="render the bootstrap of a front-end's Envoy, or run Envoy with it")
 @click.option("--frontend", required=True, help="Front-end of the policy that this Envoy belongs to.")
-@click.option("--fleet", required=True, help="Fleet of the policy; an Envoy of another fleet is refused.")
+@click.option(
+    "--fleet", help="Fleet of the policy; an Envoy of another fleet is refused.  [default: --policy's]"
+)
+@click.option(
+    "--policy",
+    "policy_path",
+    type=click.Path(exists=True, path_type=Path),
+    help="Policy file or folder whose protection.overload this Envoy takes up now.",
+)
 @click.option(
     "--xds",
     type=HostPort(),
@@ -55,7 +67,16 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--flush-interval", default=5.0, show_default=True, metavar="S", help="Seconds between counter reports."
 )
-@click.option("--max-connections", default=50_000, show_default=True, help="Client connections at most.")
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    help=f"Client connections at most.  [default: --policy's, or {Overload().max_connections}]",
+)
+@click.option(
+    "--max-heap-mib",
+    type=click.IntRange(min=64),
+    help=f"Heap at which requests are refused.  [default: --policy's, or {Overload().max_heap_mib}]",
+)
 @click.option(
     "--drain-time",
     default=900,
@@ -79,13 +100,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--run", "mode", flag_value="run", default="run", help="Run Envoy with it.  [default]")
 def command(
     frontend: str,
-    fleet: str,
+    fleet: str | None,
+    policy_path: Path | None,
     xds: tuple[tuple[str, int], ...],
     node_id: str | None,
     admin_port: int,
     concurrency: int | None,
     flush_interval: float,
-    max_connections: int,
+    max_connections: int | None,
+    max_heap_mib: int | None,
     drain_time: int,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -101,14 +124,15 @@ def command(
     SIGTERM drains: the health path fails, running requests end (at most --drain-time), then Envoy stops. A
     second signal stops it at once.
     """
+    policy = _policy(policy_path, frontend)
     bootstrap = Bootstrap(
         frontend=frontend,
-        fleet=fleet,
+        fleet=_fleet(fleet, policy),
         xds=xds,
         node_id=node_id or f"{frontend}-{socket.gethostname()}",
         admin_port=admin_port,
         flush_interval_s=flush_interval,
-        max_connections=max_connections,
+        overload=_overload(policy, max_connections, max_heap_mib),
         tls=_tls(tls_cert, tls_key, tls_ca, tls_server_name or xds[0][0]),
     )
     if folder is not None:
@@ -133,6 +157,36 @@ def command(
     raise SystemExit(code)
 
 
+def _policy(path: Path | None, frontend: str) -> Policy | None:
+    if path is None:
+        return None
+    try:
+        policy = load(path)
+    except PolicyError as error:
+        raise click.ClickException(str(error)) from error
+    if frontend not in policy.frontends:
+        known = ", ".join(sorted(policy.frontends))
+        raise click.UsageError(f"--frontend {frontend}: expected one of the policy's, {known}")
+    return policy
+
+
+def _fleet(given: str | None, policy: Policy | None) -> str:
+    if policy is None:
+        if given is None:
+            raise click.UsageError("expected --fleet, or --policy that says which fleet it is")
+        return given
+    if given not in (None, policy.fleet):
+        raise click.UsageError(f"--fleet {given}: the policy is of fleet {policy.fleet}")
+    return policy.fleet
+
+
+def _overload(policy: Policy | None, max_connections: int | None, max_heap_mib: int | None) -> Overload:
+    """The policy's limits of an Envoy, or the defaults; options go before either."""
+    found = policy.protection.overload if policy else Overload()
+    given = {"max_connections": max_connections, "max_heap_mib": max_heap_mib}
+    return found.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
 def _tls(cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> ClientTls | None:
     if not (cert or key or ca):
         return None
@@ -144,7 +198,7 @@ def _tls(cert: Path | None, key: Path | None, ca: Path | None, server_name: str)
 async def _run(envoy: EnvoyProcess, drain_time_s: float) -> int:
     """Run until Envoy ends or a signal asks for it; return the exit code."""
     log = make_logger(frontend=envoy.bootstrap.frontend, node=envoy.bootstrap.node_id)
-    _raise_file_limit(2 * envoy.bootstrap.max_connections, log)
+    _raise_file_limit(2 * envoy.bootstrap.overload.max_connections, log)
     first, second = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

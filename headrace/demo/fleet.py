@@ -154,6 +154,7 @@ class Fleet:
             xds=[("127.0.0.1", self.ports["xds"])],
             node_id=node_id,
             flush_interval_s=_FLUSH_S,
+            overload=self.policy.protection.overload,
         )
         envoy = await self._stack.enter_async_context(
             EnvoyProcess(bootstrap, directory=self.directory / node_id)

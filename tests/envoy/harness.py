@@ -16,6 +16,7 @@ from grpc import aio
 
 from headrace.envoy_bootstrap import Bootstrap
 from headrace.envoy_process import EnvoyProcess
+from headrace.policy.schema import Overload
 from signals.metrics_codec import MetricsDecoder
 from tests.envoy.replica import Replica
 from xds_server.events import Event, Nacked, Refused
@@ -134,9 +135,18 @@ class ControlPlane:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def start_envoy(self, node_id: str, **settings: Any) -> EnvoyProcess:
+    async def start_envoy(
+        self, node_id: str, overload: Overload | None = None, **settings: Any
+    ) -> EnvoyProcess:
         """Start an Envoy of the front-end and wait until it serves."""
-        bootstrap = Bootstrap(FRONTEND, FLEET, [("127.0.0.1", self.port)], node_id, flush_interval_s=0.2)
+        bootstrap = Bootstrap(
+            FRONTEND,
+            FLEET,
+            [("127.0.0.1", self.port)],
+            node_id,
+            flush_interval_s=0.2,
+            overload=overload or Overload(),
+        )
         envoy = await self._stack.enter_async_context(EnvoyProcess(bootstrap, drain_time_s=1, **settings))
         await envoy.ready()
         self.envoys.append(envoy)
@@ -315,4 +325,3 @@ class Load:
             self.outcomes[f"{answer.status} {answer.reason}" if answer.status != 200 else "ok"] += 1
             self.served_by[answer.served_by or "nobody"] += 1
         self._ended.set()
-

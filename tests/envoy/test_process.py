@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 from headrace.cli import main
 from headrace.envoy_bootstrap import Bootstrap
 from headrace.envoy_process import EnvoyMissingError, EnvoyProcess, envoy_binary
+from headrace.policy.schema import Overload
 from tests.envoy.harness import FLEET, FRONTEND, MODEL, ControlPlane, Pool
 from tests.envoy.replica import Received, Replica, chunk, head
 
@@ -39,6 +41,71 @@ def test_the_printed_bootstrap_is_valid_for_envoy(tmp_path: Path) -> None:
     path.write_text(printed.stdout)
     command = [envoy_binary(), "--mode", "validate", "--config-path", path, "--log-level", "error"]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+def document(*arguments: str) -> Any:
+    printed = CliRunner().invoke(main, ["envoy", "--frontend", "us-east", *arguments, "--print"])
+    assert printed.exit_code == 0, printed.output
+    return yaml.safe_load(printed.stdout)
+
+
+def limits(bootstrap: Any) -> dict[str, int]:
+    """Limit of every resource monitor by the last part of its name."""
+    return {
+        monitor["name"].rpartition(".")[2]: value
+        for monitor in bootstrap["overload_manager"]["resource_monitors"]
+        for field, value in monitor["typed_config"].items()
+        if field != "@type"
+    }
+
+
+def edited_policy(folder: Path, **overload: int) -> str:
+    policy = yaml.safe_load(Path("examples/policy.yaml").read_text())
+    policy.setdefault("protection", {})["overload"] = overload
+    (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
+    return str(folder / "policy.yaml")
+
+
+XDS = ("--xds", "10.0.0.1:18000")
+
+
+def test_an_envoys_own_limits_and_fleet_are_the_policys(tmp_path: Path) -> None:
+    policy = edited_policy(tmp_path, max_connections=123, max_heap_mib=456)
+    bootstrap = document(*XDS, "--policy", policy)
+    assert bootstrap["node"]["metadata"] == {"fleet": "demo"}
+    assert limits(bootstrap) == {"global_downstream_max_connections": 123, "fixed_heap": 456 << 20}
+
+
+def test_options_go_before_the_policys_limits(tmp_path: Path) -> None:
+    policy = edited_policy(tmp_path, max_connections=123, max_heap_mib=456)
+    bootstrap = document(*XDS, "--policy", policy, "--max-connections", "7", "--max-heap-mib", "64")
+    assert limits(bootstrap) == {"global_downstream_max_connections": 7, "fixed_heap": 64 << 20}
+
+
+def test_without_a_policy_an_envoys_limits_are_the_schemas_defaults() -> None:
+    bootstrap = document(*XDS, "--fleet", "prod")
+    assert limits(bootstrap) == {
+        "global_downstream_max_connections": Overload().max_connections,
+        "fixed_heap": Overload().max_heap_mib << 20,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--frontend", "us-east"], "expected --fleet, or --policy"),
+        (["--frontend", "mars", "--policy", "examples/policy.yaml"], "expected one of the policy's"),
+        (
+            ["--frontend", "us-east", "--policy", "examples/policy.yaml", "--fleet", "other"],
+            "the policy is of fleet demo",
+        ),
+        (["--frontend", "us-east", "--policy", "pyproject.toml"], "pyproject.toml"),
+    ],
+)
+def test_what_does_not_fit_the_policy_is_refused(arguments: list[str], told: str) -> None:
+    refused = CliRunner().invoke(main, ["envoy", *arguments, *XDS, "--print"])
+    assert refused.exit_code != 0
+    assert told in " ".join(refused.output.replace("│", " ").split())
 
 
 def test_the_written_bootstrap_names_certificates_and_holds_none(tmp_path: Path) -> None:

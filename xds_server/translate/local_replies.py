@@ -69,13 +69,7 @@ def local_replies(answers: ShedAnswer) -> LocalReplyConfig:
                 error_body("No replica can serve this model now.", _UNAVAILABLE, "no_replica"),
                 later,
             ),
-            _on_flags(
-                ["OM"],
-                503,
-                "proxy_overloaded",
-                error_body("The front-end is overloaded.", _UNAVAILABLE, "proxy_overloaded"),
-                soon,
-            ),
+            _drowned(soon),
             _on_flags(["NR"], 404, "no_route", error_body("There is nothing here.", _INVALID, "not_found")),
             _on_flags(
                 ["UT", "UPE", "SI"],
@@ -104,6 +98,15 @@ def _beyond_every_limit() -> ResponseMapper:
     both = AndFilter(filters=[_status(413), AccessLogFilter(header_filter=HeaderFilter(header=unnamed))])
     body = error_body("The request body is too large.", _INVALID, "request_too_large")
     return _mapper(AccessLogFilter(and_filter=both), 413, "too_large", body, None)
+
+
+def _drowned(retry_after_s: int) -> ResponseMapper:
+    """Answer what the overload manager refuses: without a flag, and before a listener says its class,
+    which every other request has."""
+    unseen = HeaderMatcher(name=names.DEFAULT_CLASS_HEADER, present_match=True, invert_match=True)
+    both = AndFilter(filters=[_status(503), AccessLogFilter(header_filter=HeaderFilter(header=unseen))])
+    body = error_body("The front-end is overloaded.", _UNAVAILABLE, "proxy_overloaded")
+    return _mapper(AccessLogFilter(and_filter=both), 503, "proxy_overloaded", body, retry_after_s)
 
 
 def _on_flags(

@@ -196,12 +196,12 @@ class Penalties(Shape):
 
 
 class Overload(Shape):
-    """Limits of an Envoy itself (bootstrap; an Envoy takes them up when it starts)."""
+    """Limits of an Envoy itself: `headrace envoy --policy` takes them up when it starts."""
 
     max_heap_mib: Annotated[int, Field(ge=64, le=1_048_576)] = 2_048
-    """Heap at which Envoy stops taking requests, MiB."""
+    """Heap at which an Envoy answers new requests with 503, MiB."""
     max_connections: PositiveCount = 50_000
-    """Connections from clients."""
+    """Connections from clients; one more is closed."""
 
 
 class Protection(EngineProtection):
