@@ -74,8 +74,10 @@ def _small_change(rounds: list[Round], old: Shares, new: Shares) -> float:
     total = 0.0
     for round_ in rounds:
         (_, before, _), (_, after, _) = flow_of(round_, old), flow_of(round_, new)
+        # What nobody is there to serve is refused whatever is planned.
+        before, after = (np.where(round_.servable, part, 0.0) for part in (before, after))
         saved, refused = float(before.sum() - after.sum()), float(after.sum())
-        served = float(round_.demand.sum() - before.sum())
+        served = float(round_.demand[round_.servable].sum() - before.sum())
         if refused > 0.0 and 0.0 < saved <= SHED_STEP * served:
             total += float((before - after) @ shed_prices(round_))
     return total

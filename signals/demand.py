@@ -6,7 +6,7 @@ Time constants, all constructor arguments of `Demand`:
 |---|---|
 | smoothing | exponential average, time constant `window_s / 2` (as old as a plain mean over `window_s`) |
 | gap | flushes stop and resume: the difference is an even rate over the whole gap |
-| late | a flush counts for when it was read, not for when it arrived (`lateness`) |
+| late | a flush counts for when it was read, not for when it arrived (`pace`) |
 | live | an Envoy flushed within `stale_after_s` |
 | held | no Envoy of the front-end did: its demand stays as it was for `hold_s` |
 | decaying | from then on it halves every `half_life_s` |
@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from signals.counters import Average, CounterTrack, EnvoyCounters
-from signals.lateness import Lateness
 from signals.metrics_codec import Flush
+from signals.pace import Pace
 from signals.traffic import Answers, EngineTraffic, EnvoyNames, Outcomes, Traffic, add_up, past, traffic_of
 
 __all__ = [
@@ -86,7 +86,7 @@ class _Envoy:
     counters: EnvoyCounters
     heard_at: float
     traffic: Traffic
-    lateness: Lateness
+    pace: Pace
 
 
 @dataclass(slots=True)
@@ -161,28 +161,35 @@ class Demand:
         found = self._frontends.setdefault(frontend, _Frontend())
         envoy = found.envoys.get(node_id)
         counters = EnvoyCounters() if envoy is None else envoy.counters
-        lateness = Lateness() if envoy is None else envoy.lateness
-        counters.observe(flush, lateness.read_at(flush.read_at, now), self.window_s / 2)
-        found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names), lateness)
+        pace = Pace() if envoy is None else envoy.pace
+        counters.observe(flush, pace.read_at(flush.read_at, now), self.window_s / 2)
+        found.envoys[node_id] = _Envoy(counters, now, traffic_of(counters, self._names), pace)
         found.demand = None
 
-    def latest(self, frontend: str, key: str) -> tuple[float, float]:
+    def latest(self, frontend: str, key: str, now: float) -> tuple[float, float]:
         """(at least, at most) what came lately for one pair, req/s (`CounterTrack.latest`)."""
-        found = [track.latest or (0.0, 0.0) for _, track in self._tracks(frontend, key)]
+        tracks = self._tracks(frontend, key)
+        found = [track.latest or (0.0, 0.0) for envoy, track in tracks if self._heard(envoy, now)]
         return sum(low for low, _ in found), sum(high for _, high in found)
 
-    def begin_anew(self, frontend: str, key: str, rps: float) -> None:
+    def begin_anew(self, frontend: str, key: str, rps: float, now: float) -> None:
         """Forget the average of one pair: it is what comes from now on, and `rps` for the second before.
 
-        Nothing happens to a pair that no Envoy has told of."""
+        Envoys that are heard get parts of it as they have them now. Nothing happens to a pair of which no
+        such Envoy has told."""
         tracks = self._tracks(frontend, key)
-        total = sum(track.rate.value or 0.0 for _, track in tracks)
-        for envoy, track in tracks:
-            part = (track.rate.value or 0.0) / total if total else 1.0 / len(tracks)
-            track.rate = Average()
-            track.rate.add(rps * part, 1.0, self.window_s / 2)
-            envoy.traffic = traffic_of(envoy.counters, self._names)
-            self._frontends[frontend].demand = None
+        rates = [(track.rate.value or 0.0) * self._heard(envoy, now) for envoy, track in tracks]
+        heard = sum(self._heard(envoy, now) for envoy, _ in tracks)
+        for (envoy, track), rate in zip(tracks, rates, strict=True):
+            if heard:
+                part = rate / sum(rates) if any(rates) else self._heard(envoy, now) / heard
+                track.rate = Average()
+                track.rate.add(rps * part, 1.0, self.window_s / 2)
+                envoy.traffic = traffic_of(envoy.counters, self._names)
+                self._frontends[frontend].demand = None
+
+    def _heard(self, envoy: _Envoy, now: float) -> bool:
+        return now - envoy.heard_at <= self._stale_after_s
 
     def _tracks(self, frontend: str, key: str) -> list[tuple[_Envoy, CounterTrack]]:
         """The counters of one pair that have told a rate, with the Envoys they are of."""

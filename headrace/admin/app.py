@@ -50,7 +50,7 @@ def admin_app(plane: ControlPlane) -> web.Application:
                 plane.policy,
                 observations.demand_rps(plane.policy, view),
                 plane.engine_states(),
-                plane.publisher.served.shares(),
+                plane.served.shares(),
             )
         )
 
@@ -81,14 +81,14 @@ def status(plane: ControlPlane) -> dict[str, Any]:
         "policy_pending": _pending(plane),
         "mode": plane.mode,
         "ready": plane.ready,
-        "snapshot": plane.publisher.served.sequence,
+        "snapshot": plane.served.sequence,
         "published_at": plane.published_at,
         "demand_rps": observations.demand_rps(plane.policy, view),
         "demand_total": {
             frontend: {key: point.total for (f, key), point in view.demand.items() if f == frontend}
             for frontend in plane.policy.frontends
         },
-        "shares": plane.publisher.served.shares(),
+        "shares": plane.served.shares(),
         "last_round": None
         if found is None
         else {

@@ -126,6 +126,9 @@ class ControlPlane:
         self._found = found
         self._limits = SlowlyFalling()
         self._planned_limits: Limits | None = None
+        self.served = Served()
+        """The newest shares; the publisher shows them once they are saved."""
+        self._unsaved = asyncio.Event()
         self.last_round: Round | None = None
         self._served_since = clock()
         self.published_at: float | None = None
@@ -182,6 +185,7 @@ class ControlPlane:
         loops: list[Coroutine[Any, Any, None]] = [
             self._follow_members(),
             self._publish_changes(),
+            self._publish_saved(),
             self.planner.run(self._first_round()),
             self.gate.follow(stop),
             self.persistence.run(),
@@ -214,12 +218,12 @@ class ControlPlane:
         for engine, (failures, sent) in observations.evidence(self.traffic.view()).items():
             self.membership.evidence(engine, failures, sent)
         problem = self.last_round.problem if self.last_round else None
-        overloads, new = self.traffic.overloaded(self.publisher.served, problem)
+        overloads, new = self.traffic.overloaded(self.served, problem)
         if overloads:
             self.planner.want("override")
         if new:
             self.log.warning("demand_surged", overloads=overloads[:5])
-        if rows := self.traffic.relieved(self.publisher.served):
+        if rows := self.traffic.relieved(self.served):
             self.log.info("demand_fell", rows=rows[:5])
             self.planner.want("override")
 
@@ -241,6 +245,16 @@ class ControlPlane:
             with self.telemetry.stage_s.labels("publish").time():
                 await self.publisher.publish_in_turns()
 
+    async def _publish_saved(self) -> None:
+        """What an Envoy was told must not be forgotten by a crash: new shares are saved before they leave."""
+        while True:
+            await self._unsaved.wait()
+            self._unsaved.clear()
+            served = self.served
+            await self.persistence.save()
+            if served is self.served:  # else newer ones are on their way, or told already
+                self._show(served)
+
     def _look_for_lost_engines(self) -> None:
         if self._engines.update(self.policy, self.membership.view()):
             self.planner.want("topology")
@@ -260,7 +274,7 @@ class ControlPlane:
         """New replicas count for a part of the others while there are others and capacity is not short."""
         engines = self.policy.engines
         members = self.membership.view()
-        short = observations.short_of_capacity(self.policy, self.publisher.served)
+        short = observations.short_of_capacity(self.policy, self.served)
         parts = self._ramps.update(members, lambda name: engines[name].protection.ramp, short, self.clock())
         self.membership.ramp(parts)
 
@@ -304,7 +318,7 @@ class ControlPlane:
             demand_rps=self.traffic.planned(),
             network_ms={},
             engines=self.engine_states(),
-            served=self.publisher.served,
+            served=self.served,
             planning_policy=self.config.planning_policy,
             held_s=self.clock() - self._served_since,
             unknown=self.learner.unknown(),
@@ -312,7 +326,7 @@ class ControlPlane:
 
     def _take(self, found: Round, inputs: Inputs, trigger: str) -> bool:
         """Serve what a round gave. False when policy or shares changed while it was planned."""
-        if inputs.rules is not self.rules or found.base is not self.publisher.served:
+        if inputs.rules is not self.rules or found.base is not self.served:
             return False
         self.telemetry.planned(found, trigger)
         if found.error:
@@ -346,19 +360,27 @@ class ControlPlane:
         nodes = {(c.info.frontend, c.info.id) for c in self.xds.connections()}
         return Counter(frontend for frontend, _ in nodes)
 
-    def _serve(self, served: Served) -> None:
-        self.telemetry.moved_shares(self.publisher.served, served)
+    def _serve(self, served: Served, *, at_once: bool = False) -> None:
+        """Serve other shares, once they are saved; `at_once` when Envoys must not wait for a disk."""
+        self.telemetry.moved_shares(self.served, served)
         self.telemetry.bind(snapshot=served.sequence)
         self._served_since = self.clock()
-        self.publisher.served = served
-        self.publisher.want()
+        self.served = served
         if not self.ready:
             self.log.info("control_plane_ready")
         self.published_at = self.wall_clock()
-        self.persistence.changed()
+        if at_once or self._store is None:
+            self._show(served)
+            self.persistence.changed()
+        else:
+            self._unsaved.set()
+
+    def _show(self, served: Served) -> None:
+        self.publisher.served = served
+        self.publisher.want()
 
     def _rotate_shed(self) -> None:
-        served, turn_s = self.publisher.served, self.policy.protection.shedding.rotate_s
+        served, turn_s = self.served, self.policy.protection.shedding.rotate_s
         fraction = min(1.0, _ROTATE_EVERY_S / turn_s)
         partitions = {row: rotated(partition, fraction) for row, partition in served.partitions.items()}
         if partitions != served.partitions:
@@ -389,7 +411,7 @@ class ControlPlane:
         self._engines.expect(policy, self.membership.view())
         self.log.info("policy_loaded", hash=policy.content_hash[:12])
         if self.ready:
-            self._serve(self._enforced(self.publisher.served))
+            self._serve(self._enforced(self.served), at_once=True)
         self.planner.want("policy")
 
     def _fit_members(self) -> None:
@@ -410,7 +432,7 @@ class ControlPlane:
         return SavedState(
             fleet=self.policy.fleet,
             policy_hash=self.policy.content_hash,
-            served=self.publisher.served.to_json(),
+            served=self.served.to_json(),
             demand_rps=self.traffic.smoothed(),
             members=dump(self.membership.view()),
             penalties=self.protection.save(self.clock()),
@@ -447,5 +469,5 @@ class ControlPlane:
         self.traffic.restore(saved.demand_rps)
         if saved.policy_hash != self.policy.content_hash:
             self.log.warning("policy_changed_while_down", was=saved.policy_hash[:12])
-        self._serve(self._enforced(served))
+        self._serve(self._enforced(served), at_once=True)
         self.log.info("state_restored", members=len(members))

@@ -59,7 +59,7 @@ class Gauges(Collector):
         yield gauge("headrace_policy_info", "policy in force", ("revision", "hash"), one(1, labels))
         states: Iterator[Sample] = (((name,), float(name == plane.gate.state)) for name in _FILE_STATES)
         yield gauge("headrace_policy_file", "what became of the policy file", ("state",), states)
-        stamp, sequence = plane.published_at, plane.publisher.served.sequence
+        stamp, sequence = plane.published_at, plane.served.sequence
         yield gauge("headrace_snapshot_timestamp_seconds", "last publication", (), one(stamp))
         yield gauge("headrace_snapshot_sequence", "sequence of the shares", (), one(sequence))
         modes: Iterator[Sample] = (((name,), float(name == plane.mode)) for name in _MODES)
@@ -70,7 +70,7 @@ class Gauges(Collector):
 
     def _shares(self) -> Iterator[Metric]:
         labels = (*KEY, "engine")
-        shares = self._plane.publisher.served.shares()
+        shares = self._plane.served.shares()
         published: Iterator[Sample] = (
             ((frontend, *split_key(key), engine), share)
             for frontend, rows in shares.items()

@@ -47,6 +47,11 @@ class Persistence:
                 await asyncio.to_thread(self._save, state)
             await asyncio.sleep(_PAUSE_S)
 
+    async def save(self) -> None:
+        """Save what is now; returns when it is on the disk, or told that it could not be."""
+        if self._store is not None and (state := self._state()) is not None:
+            await asyncio.to_thread(self._save, state)
+
     def save_now(self) -> None:
         """Save before the process ends."""
         if (state := self._state()) is not None:

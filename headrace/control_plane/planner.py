@@ -80,10 +80,12 @@ class Planner:
             if self._take(found, inputs, trigger):
                 self._under_way = self._warm.whole if self._warm.unfinished else None
             else:
+                self.resume(self._under_way)
                 self.want(trigger)
             self._recovered()
         except Exception as error:  # a fault of ours must not end the loop: the last plan stays
             self._warm = Warm()
+            self.resume(self._under_way)
             self._telemetry.rounds.labels(trigger, Result.FAILED).inc()
             if (where := _where(error)) not in self._faults:
                 self._faults.add(where)

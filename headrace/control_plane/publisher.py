@@ -85,7 +85,11 @@ class Publisher:
         return bool(self._due) or self.wanted.is_set()
 
     def _look(self) -> None:
-        """Take everything as it is now, and note for which front-ends it differs."""
+        """Take everything as it is now, and note for which front-ends it differs.
+
+        Before the first shares there is nothing to tell: an empty answer would empty running Envoys."""
+        if not self.served.sequence:
+            return
         members = self._membership.view()
         inputs = (self.policy, self.served, self.limits)
         if self._tables is None or any(a is not b for a, b in zip(self._tables.inputs, inputs, strict=True)):

@@ -85,11 +85,12 @@ def plan_round(inputs: Inputs, warm: Warm, on_stage: Callable[[str], None] = lam
     base = inputs.served
     try:
         under_way = warm.unfinished, warm.whole
-        problem, found = _replanned(inputs, name, warm)
+        ends = warm.clock() + inputs.rules.policy.planning.time_limit_s
+        problem, found = _replanned(inputs, name, warm, ends)
         if name == "global" and _begins_to_refuse(inputs, found):
             assert found.plan is not None
             warm.unfinished, warm.whole = under_way
-            problem, found = _replanned(inputs, name, warm, refusing=found.plan.shares)
+            problem, found = _replanned(inputs, name, warm, ends, refusing=found.plan.shares)
     except ProblemError as error:
         return Round(Result.INFEASIBLE, base, base, None, None, None, error=str(error))
     on_stage("partition")
@@ -107,7 +108,7 @@ def plan_round(inputs: Inputs, warm: Warm, on_stage: Callable[[str], None] = lam
 
 
 def _replanned(
-    inputs: Inputs, name: str, warm: Warm, refusing: Shares | None = None
+    inputs: Inputs, name: str, warm: Warm, ends: float, refusing: Shares | None = None
 ) -> tuple[Problem, Replan]:
     planning = inputs.rules.policy.planning
     problem = inputs.rules.problem(
@@ -122,7 +123,7 @@ def _replanned(
         name,
         warm,
         max_step=planning.guards.max_step if inputs.stepwise and name == "global" else None,
-        time_limit_s=planning.time_limit_s,
+        time_limit_s=max(0.0, ends - warm.clock()),
         held_s=inputs.held_s,
     )
     return problem, found

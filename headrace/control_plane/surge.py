@@ -84,7 +84,7 @@ def fallen(smoothed: Demand, fast: Demand, latest: Mapping[Row, float]) -> dict[
     now, req/s. `latest`: what came at most lately, which is nearer to that than any average.
 
     It is judged by the sum: many small rows fall long before each of them shows it, and they are all for the
-    same engines. For the same reason each is taken to have fallen as its model has.
+    same engines. What is left of it is divided as the fast estimate is.
     """
     models: dict[str, list[Row]] = {}
     for row in latest:
@@ -93,8 +93,8 @@ def fallen(smoothed: Demand, fast: Demand, latest: Mapping[Row, float]) -> dict[
     for mine in models.values():
         slow, now = _sum(smoothed, mine), _sum(fast, mine)
         if slow > _clearly_above(now, FALLEN_SIGMAS):
-            part = min(now, sum(latest[row] for row in mine)) / slow
-            found |= {row: _sum(smoothed, [row]) * part for row in mine}
+            part = min(1.0, sum(latest[row] for row in mine) / now) if now > 0.0 else 0.0
+            found |= {row: _sum(fast, [row]) * part for row in mine}
     return found
 
 
@@ -113,10 +113,11 @@ def _clearly_above(rps: float, sigmas: float = SIGMAS) -> float:
 
 
 def overloads(shares: Shares, problem: Problem, demand: Demand, sigmas: float = 0.0) -> list[str]:
-    """Engines that `demand`, divided by `shares`, would put over their effective capacity.
+    """Engines that `demand`, divided by `shares`, would put over their effective capacity, reserve included.
 
     By more than `sigmas` standard deviations of a load that is estimated over `FAST_WINDOW_S`."""
     load, variance = (engine_loads(shares, problem, demand, power) for power in (1, 2))
     noise = {name: sigmas * math.sqrt(each / FAST_WINDOW_S) for name, each in variance.items()}
-    capacity = {name: problem.engines[name].capacity_rps * (1 + 1e-6) for name in load}
+    engines = {name: problem.engines[name] for name in load}
+    capacity = {name: spec.capacity_rps / (1.0 - spec.reserve) * (1 + 1e-6) for name, spec in engines.items()}
     return sorted(name for name, rps in load.items() if rps > capacity[name] + noise[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.control_plane import observations, rules
 from headrace.control_plane.failing import failing, serving
@@ -113,9 +113,9 @@ class Traffic:
         rows = self._surges.begin_anew(now)
         for frontend, key in rows:
             # Any average of a step that has just come lets too much in.
-            rps = max(smoothed[frontend][key], fast[frontend][key], self._fast.latest(frontend, key)[0])
-            self._smoothed.begin_anew(frontend, key, rps)
-            self._fast.begin_anew(frontend, key, rps)
+            rps = max(smoothed[frontend][key], fast[frontend][key], self._fast.latest(frontend, key, now)[0])
+            self._smoothed.begin_anew(frontend, key, rps, now)
+            self._fast.begin_anew(frontend, key, rps, now)
         return engines, bool(rows)
 
     def relieved(self, served: Served) -> list[str]:
@@ -125,16 +125,15 @@ class Traffic:
         refusing = {model_of(row) for row, partition in served.partitions.items() if SHED in partition.shares}
         if not refusing:
             return []
-        rows = {row for row in served.partitions if model_of(row) in refusing}
+        known = self._policy.frontends
+        rows = {row for row in served.partitions if row[0] in known and model_of(row) in refusing}
         now, fast = self._clock(), self._fast_rps()
         heard = _live(self._smoothed.view(now)) & _live(self._fast.view(now))
-        found = fallen(self.smoothed(), fast, self._at_most(rows & heard))
+        latest = {row: self._fast.latest(*row, now)[1] for row in rows & heard}
+        found = fallen(self.smoothed(), fast, latest)
         for (frontend, key), rps in found.items():
-            self._smoothed.begin_anew(frontend, key, rps)
+            self._smoothed.begin_anew(frontend, key, rps, now)
         return sorted("/".join(row) for row in found)
-
-    def _at_most(self, rows: Iterable[Row]) -> dict[Row, float]:
-        return {row: self._fast.latest(*row)[1] for row in rows}
 
     def answering(self) -> tuple[frozenset[str], frozenset[str]]:
         """Engines at which requests fail just now, and engines that answer them."""

@@ -42,6 +42,21 @@ def test_what_was_refused_is_served_again_once_it_fits():
     assert refused(found.plan, BATCH) == [0.0] * 3
 
 
+def test_the_last_of_a_refusal_ends_though_others_have_nobody_to_serve_them():
+    none_there = Engine(queue_profile(100.0), 0.0)
+    problem = talk(
+        demand_rps={"A": {GOLD: 50.0}, "B": {GOLD: 50.0}},
+        keys=KEYS,
+        network_ms={f: {"a": 1.0, "b": 1.0} for f in "AB"},
+        engines={"a": none_there, "b": Engine(queue_profile(100.0))},
+        eligible={("A", GOLD): frozenset("a"), ("B", GOLD): frozenset("ab")},
+        previous_shares={"A": {GOLD: {"a": 1.0}}, "B": {GOLD: {"b": 0.993, SHED: 0.007}}},
+    )
+    found = replan(problem)
+    assert found.decision.publish
+    assert found.plan.shares["B"][GOLD] == {"b": 1.0}
+
+
 def test_a_front_end_with_capacity_of_its_own_does_not_share_others_want():
     rows = {(f, k): frozenset("abc" if f == "C" else "ab") for f in RTT for k in KEYS}
     demand = {f: {GOLD: 30.0, SILVER: 20.0, BATCH: 20.0 if f == "C" else 70.0} for f in RTT}

@@ -213,7 +213,7 @@ def test_outcomes_never_fall_when_an_envoy_is_forgotten_or_comes_back(demand):
 
 def test_an_average_that_begins_anew_is_what_was_said_and_then_what_comes(demand):
     steady(demand, 10.0, until=50.0)
-    demand.begin_anew("us", KEY, 40.0)
+    demand.begin_anew("us", KEY, 40.0, 50.0)
     assert point(demand, 50.0).rps == pytest.approx(40.0)
     demand.observe("us", "a", flush(500 + 5 * 60.0), 55.0)
     assert 55.0 < point(demand, 55.0).rps < 60.0
@@ -223,7 +223,7 @@ def test_an_average_that_begins_anew_is_what_was_said_and_then_what_comes(demand
 def test_envoys_keep_their_parts_of_an_average_that_begins_anew(demand):
     steady(demand, 10.0, node="a")
     steady(demand, 30.0, node="b")
-    demand.begin_anew("us", KEY, 80.0)
+    demand.begin_anew("us", KEY, 80.0, 100.0)
     assert point(demand, 100.0).rps == pytest.approx(80.0)
     demand.observe("us", "b", flush(30.0 * 100 + 5 * 60.0), 105.0)
     demand.observe("us", "a", flush(10.0 * 100 + 5 * 20.0), 105.0)
@@ -231,8 +231,16 @@ def test_envoys_keep_their_parts_of_an_average_that_begins_anew(demand):
 
 
 def test_what_no_envoy_has_told_of_does_not_begin_anew(demand):
-    demand.begin_anew("us", KEY, 40.0)
+    demand.begin_anew("us", KEY, 40.0, 0.0)
     assert demand.view(0.0).demand == {}
+
+
+def test_an_envoy_that_is_gone_takes_no_part_of_an_average_that_begins_anew(demand):
+    steady(demand, 50.0, node="old", until=100.0)
+    steady(demand, 100.0, node="new", start=100.0, until=400.0)
+    assert demand.latest("us", KEY, 400.0) == pytest.approx((100.0, 100.0))
+    demand.begin_anew("us", KEY, 120.0, 400.0)
+    assert point(demand, 400.0).rps == pytest.approx(120.0)
 
 
 def test_what_came_lately_remembers_nothing_of_what_was_before(demand):
@@ -241,14 +249,14 @@ def test_what_came_lately_remembers_nothing_of_what_was_before(demand):
     for now in (105.0, 110.0):
         demand.observe("us", "a", flush(1000 + 20.0 * (now - 100)), now)
         demand.observe("us", "b", flush(3000 + 60.0 * (now - 100)), now)
-    assert demand.latest("us", KEY) == pytest.approx((80.0, 80.0))
+    assert demand.latest("us", KEY, 110.0) == pytest.approx((80.0, 80.0))
 
 
 def test_what_came_lately_lies_between_the_last_interval_and_the_last_two(demand):
     steady(demand, 10.0, until=50.0)
     demand.observe("us", "a", flush(550), 55.0)
     demand.observe("us", "a", flush(700), 60.0)
-    assert demand.latest("us", KEY) == pytest.approx((20.0, 30.0))
+    assert demand.latest("us", KEY, 60.0) == pytest.approx((20.0, 30.0))
 
 
 def test_a_flush_counts_for_when_it_was_read_not_for_when_it_arrived():
@@ -262,4 +270,4 @@ def test_a_flush_counts_for_when_it_was_read_not_for_when_it_arrived():
 
 
 def test_nothing_came_lately_of_what_no_envoy_has_told_of(demand):
-    assert demand.latest("us", KEY) == (0.0, 0.0)
+    assert demand.latest("us", KEY, 0.0) == (0.0, 0.0)

@@ -130,3 +130,46 @@ async def test_a_planner_that_knows_nothing_of_the_move_leaves_the_last_of_it_aw
 def test_what_is_no_saved_move_is_refused(saved: object):
     with pytest.raises(ValueError, match="expected a list of pairs"):
         unfinished_rows(saved)
+
+
+async def _home_with(folder: Path, third: str) -> float:
+    """One planner; its third step home is taken, void or a fault. West's share at home at the end."""
+    (folder / "policy.yaml").write_text(POLICY)
+    rules, done = PlanningRules.of(load(folder / "policy.yaml")), asyncio.Event()
+    demand = {"west": {KEY: 30.0}, "east": {KEY: 24.0}}
+    served, rounds = Served(), 0
+
+    def inputs() -> Inputs:
+        engines = {"west-gpu": EngineState(2 if rounds else 0), "east-gpu": EngineState(2)}
+        return Inputs(rules, demand, {}, engines, served)
+
+    def take(found: Round, inputs: Inputs, trigger: str) -> bool:
+        nonlocal served, rounds
+        rounds += 1
+        if rounds == 4 and third == "fault":
+            raise RuntimeError("on the third step home")
+        if rounds == 14:
+            done.set()
+        if rounds == 4 and third == "void":
+            return False
+        served = found.served
+        return True
+
+    planner = Planner(
+        inputs=inputs,
+        take=take,
+        interval_s=lambda: 0.0,
+        telemetry=Telemetry(make_logger(io.StringIO())),
+        clock=asyncio.get_running_loop().time,
+    )
+    running = asyncio.create_task(planner.run(_soon()))
+    await asyncio.wait_for(done.wait(), 20)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    return served.shares()["west"][KEY].get("west-gpu", 0.0)
+
+
+@pytest.mark.parametrize("third", ["taken", "void", "fault"])
+async def test_a_round_that_comes_to_nothing_does_not_end_a_move(tmp_path: Path, third: str):
+    assert await _home_with(tmp_path, third) == 1.0

@@ -69,12 +69,19 @@ def test_what_came_last_says_how_far_demand_has_fallen():
     assert fallen(rows(100), rows(70), {("west", KEY): 50.0}) == {("west", KEY): 50.0}
 
 
-def test_small_rows_of_one_model_have_fallen_when_their_sum_has_and_each_as_the_sum():
+def test_small_rows_of_one_model_have_fallen_when_their_sum_has():
     names = [f"edge-{i}" for i in range(8)]
     before, now = ({name: {KEY: rps} for name in names} for rps in (12.0, 8.0))
-    now["edge-0"], now["edge-1"] = {KEY: 0.0}, {KEY: 16.0}
-    latest = {(name, KEY): 9.0 for name in names}
-    assert fallen(before, now, latest) == {row: pytest.approx(8.0) for row in latest}
+    latest = {(name, KEY): 6.0 for name in names}
+    assert fallen(before, now, latest) == {row: pytest.approx(6.0) for row in latest}
+
+
+def test_a_row_that_did_not_fall_keeps_what_it_asks_for():
+    before = {"west": {KEY: 150.0}, "east": {KEY: 150.0}}
+    now = {"west": {KEY: 12.0}, "east": {KEY: 150.0}}
+    found = fallen(before, now, {("west", KEY): 0.0, ("east", KEY): 150.0})
+    assert found["east", KEY] == pytest.approx(150.0, rel=0.1)
+    assert found["west", KEY] < 15.0
 
 
 def test_rows_of_another_model_tell_nothing_about_a_fall():

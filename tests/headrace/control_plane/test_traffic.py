@@ -44,24 +44,32 @@ class Flow:
             previous_shares={f: {KEY: row} for f, row in shares.items()},
         )
         self._total = dict.fromkeys(shares, 0.0)
+        self._node = 0
+        self.look = True
         self._flush()
 
-    def ask(self, rps: float, for_s: float) -> float:
-        """Let `west` ask for `rps` and `east` for 10; what is planned for in `west` at the end."""
+    def replace_envoys(self) -> None:
+        """Others take the place of all Envoys."""
+        self._node += 1
+        self._total = dict.fromkeys(self._total, 0.0)
+
+    def ask(self, rps: float, for_s: float, *, east_rps: float = 10.0) -> float:
+        """Let `west` ask for `rps` and `east` for `east_rps`; what is planned for in `west` at the end."""
         until = self.now + for_s
         while self.now < until:
             self.now += self._every_s
             self._total["west"] += rps * self._every_s
-            self._total["east"] += 10.0 * self._every_s
+            self._total["east"] += east_rps * self._every_s
             self._flush()
         return self.traffic.planned()["west"][KEY]
 
     def _flush(self) -> None:
         for frontend, total in self._total.items():
             point = Point(f"demand.{KEY}.http_local_rate_limit.enabled", "", total)
-            self.traffic.observe(frontend, "a", Flush(None, (point,)), self.now)
-        self.traffic.overloaded(self.served, self._problem)
-        self.traffic.relieved(self.served)
+            self.traffic.observe(frontend, f"envoy-{self._node}", Flush(None, (point,)), self.now)
+        if self.look:
+            self.traffic.overloaded(self.served, self._problem)
+            self.traffic.relieved(self.served)
 
 
 def test_a_step_beyond_capacity_is_believed_by_half_at_once_and_nearly_whole_in_three_seconds(tmp_path: Path):
@@ -101,4 +109,21 @@ def test_a_front_end_that_the_policy_lost_is_looked_at_no_more(tmp_path: Path):
     flow = Flow(tmp_path, REFUSING)
     flow.ask(150.0, 30.0)
     flow.traffic.adopt(policy_of(tmp_path, lambda document: document["frontends"].pop("east")))
-    assert flow.traffic.relieved(flow.served) == []
+    flow.look = False
+    flow.ask(20.0, 3.0)
+    assert flow.traffic.relieved(flow.served) == [f"west/{KEY}"]
+
+
+def test_a_row_that_did_not_fall_is_planned_for_as_before(tmp_path: Path):
+    flow = Flow(tmp_path, REFUSING, 5.0)
+    flow.ask(250.0, 60.0, east_rps=85.0)
+    flow.ask(0.0, 10.0, east_rps=85.0)
+    assert flow.traffic.planned()["east"][KEY] == pytest.approx(85.0, rel=0.15)
+
+
+def test_an_envoy_that_was_replaced_does_not_dampen_a_step(tmp_path: Path):
+    flow = Flow(tmp_path, HOME)
+    flow.ask(70.0, 60.0)
+    flow.replace_envoys()
+    flow.ask(70.0, 300.0)
+    assert 180.0 < flow.ask(200.0, 3.0) < 200.0
