@@ -139,7 +139,7 @@ DRILLS = (
                 at_most=REPORT_SPAN_S + DWELL_S + 2 * INTERVAL_S,
                 why="issue: within two rounds, once it shows in reports and the dwell is over",
             ),
-            Target("returned", at_least=0.9, why="issue: the share returns, 10 s after it is seen to be well"),
+            Target("returned", at_least=0.9, why="issue: its share returns, over 10 s once it is well"),
             Target("overshoot", at_most=0.05, why="issue: without overshoot"),
             Target("failed", at_most=0, why="slow is not failed"),
         ),
