@@ -59,6 +59,8 @@ class Plan:
     """What an operator should know: solver fallbacks, early stops."""
     moves_free: frozenset[tuple[str, str]] = frozenset()
     """(front-end, key) planned without the price of movement."""
+    work_free: frozenset[tuple[str, str]] = frozenset()
+    """(front-end, key) planned without the extra work of moved requests, as where traffic is refused."""
 
     def with_time(self, solve_ms: float) -> Plan:
         """The same plan with its solve time."""

@@ -219,4 +219,7 @@ def _total(
         unserved=unserved,
         notes=tuple(sorted({note for part in parts for note in part.flow.notes})),
         moves_free=problem.moves_free,
+        work_free=frozenset(
+            row for part in parts if not part.round.layout.kappa.any() for row in part.round.layout.rows
+        ),
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from headrace.offline import Offline, offline_options, read
-from optimizer import Plan, Warm, engine_price_range, explain, plan, replica_value
+from optimizer import Plan, Reason, Warm, engine_price_range, explain, plan, replica_value
 
 
 @click.command()
@@ -24,29 +24,28 @@ def command(
 ) -> None:
     """Say why each share of FRONTEND and KEY (model/class) is what it is; without them, of all.
 
-    Every line can be checked by hand from the numbers in it. Then, per engine, its price and what one more
-    replica would save.
+    One line for every engine of the model, those that get nothing or may not serve it included. Every line
+    can be checked by hand from the numbers in it. Then, per engine, its price and what one more replica would
+    save.
     """
     given = read(**where)
     _check(given, frontend, key, engine_names)
     result = plan(given.problem, given.policy_name)
-    reasons = explain(given.problem, result, frontend, key)
+    reasons = explain(given.problem, result, frontend, key, given.rules.reasons)
     engines = [
         _engine(given, result, name)
         for name in engine_names or sorted({r.destination for r in reasons if r.share > 0})
         if name in given.problem.engines
     ]
-    rules = [
-        line
-        for f, k in given.problem.rows
-        if result.unserved.get(f, {}).get(k)
-        for line in _against(given, f, k)
-    ]
     if as_json:
-        shown = {"shares": [dataclasses.asdict(r) for r in reasons], "engines": engines, "conflicts": rules}
+        shown = {
+            "shares": [dataclasses.asdict(r) for r in reasons],
+            "engines": engines,
+            "conflicts": _conflicts(reasons),
+        }
         click.echo(json.dumps(shown, indent=2))
         return
-    for line in [*(r.text for r in reasons), *map(_engine_text, engines), *rules]:
+    for line in [*(r.text for r in reasons), *map(_engine_text, engines)]:
         click.echo(line)
 
 
@@ -85,10 +84,7 @@ def _engine_text(entry: dict[str, Any]) -> str:
     return f"{text}; one more replica saves about {entry['one_more_replica_saves_ms']:.2f} ms per request"
 
 
-def _against(given: Offline, frontend: str, key: str) -> Iterator[str]:
-    """The rules in conflict for a row that nothing may or can serve."""
-    reasons = given.rules.reasons.get((frontend, key), {})
-    for engine, rule in sorted(reasons.items()):
-        yield f"{frontend} {key}: {engine} may not serve it: {rule}"
-    for engine in sorted(given.problem.eligible.get((frontend, key), ())):
-        yield f"{frontend} {key}: {engine} may serve it but has no ready replica"
+def _conflicts(reasons: Sequence[Reason]) -> list[str]:
+    """The lines of the rows that nothing can serve: every engine of the model, with what is against it."""
+    rows = {(r.frontend, r.key) for r in reasons if r.relation == "unserved"}
+    return [r.text for r in reasons if (r.frontend, r.key) in rows and r.relation != "unserved"]

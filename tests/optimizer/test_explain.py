@@ -1,51 +1,198 @@
 """Every share and every zero has one line whose arithmetic can be done again."""
 
+import dataclasses
 import re
 
 import pytest
 
-from optimizer import SHED, Engine, engine_price_range, explain, plan, replica_value
+from optimizer import SHED, Engine, Key, engine_price_range, explain, plan, replica_value
 from tests.optimizer.fleets import CAPACITY, DEMAND, KEY, queue_profile, talk
 
+BATCH = "meta-llama/Llama-3.3-70B-Instruct/batch"
 BEFORE = {f: {KEY: {"a": 0.5, "b": 0.3, "c": 0.2}} for f in DEMAND}
+TWICE = {f: {KEY: 2 * row[KEY]} for f, row in DEMAND.items()}
+PARTLY = {("A", KEY): frozenset("a"), ("B", KEY): frozenset("ab"), ("C", KEY): frozenset("bc")}
+CALM = {f: {KEY: 20.0} for f in DEMAND}
 
 
-@pytest.mark.parametrize("before", [None, BEFORE], ids=["fresh", "with history"])
-def test_every_pair_is_explained_and_the_inequality_of_its_kind_holds(before):
-    problem = talk(previous_shares=before)
-    reasons = explain(problem, plan(problem))
-    assert len(reasons) == 9
+def engines(**changes):
+    """The engines of the talk; changes by name."""
+    fields = {name: Engine(queue_profile(c), max_utilization=0.97) for name, c in CAPACITY.items()}
+    return {name: dataclasses.replace(e, **changes.get(name, {})) for name, e in fields.items()}
+
+
+FLEETS = {
+    "fresh": {},
+    "with history": {"previous_shares": BEFORE},
+    "partly eligible": {"eligible": PARTLY, "demand_rps": {"A": {KEY: 60}, "B": {KEY: 70}, "C": {KEY: 50}}},
+    "partly eligible, with history": {"eligible": PARTLY, "demand_rps": CALM, "previous_shares": BEFORE},
+    "engine lost": {
+        "engines": engines(b={"ready_replicas": 0.0}),
+        "demand_rps": CALM,
+        "previous_shares": BEFORE,
+    },
+    "largest shares": {"engines": engines(a={"max_share": 0.6}, b={"max_share": 0.6}, c={"max_share": 0.6})},
+    "largest share, with history": {"engines": engines(c={"max_share": 0.4}), "previous_shares": BEFORE},
+    "refusing": {"demand_rps": TWICE},
+    "refusing, with history": {"demand_rps": TWICE, "previous_shares": BEFORE},
+    "refusing, partly eligible": {"demand_rps": TWICE, "eligible": PARTLY},
+    "no demand": {"demand_rps": {**CALM, "A": {KEY: 0.0}}, "previous_shares": BEFORE},
+}
+"""What differs from the fleet of the talk."""
+
+SUM = re.compile(r"([\d.]+) network \+ ([\d.]+) idle \+ ([\d.e-]+) × ([\d.]+) price = ([\d.]+) ms")
+DIFFERENCE = re.compile(r"; (?:with ([\d.]+) to move )?([\d.]+) ms (dearer|cheaper) than the row's ([\d.]+)")
+EQUATION = re.compile(r"; ([\d.]+)(?: \+ ([\d.]+) to move)? = ([\d.]+) ms")
+BETWEEN = re.compile(r"between ([\d.]+) and ([\d.]+) ms")
+
+
+def numbers(match):
+    return [float(group) for group in match.groups(default="0") if re.match(r"[\d.]", group)]
+
+
+def check_line(reason):
+    """Do the arithmetic of one line again, from its text alone; a tenth is the last digit shown."""
+    network, idle, work, price, cost = numbers(SUM.search(reason.text))
+    assert network + idle + work * price == pytest.approx(cost, abs=0.16)
+    if found := DIFFERENCE.search(reason.text):
+        move, away, row = numbers(found)
+        signed = away if found[3] == "dearer" else -away
+        assert cost + move - row == pytest.approx(signed, abs=0.21)
+    elif found := EQUATION.search(reason.text):
+        left, move, row = numbers(found)
+        assert left == cost
+        assert left + move == pytest.approx(row, abs=0.21)
+    elif found := BETWEEN.search(reason.text):
+        low, high = numbers(found)
+        assert low - 0.11 <= cost <= high + 0.11
+    else:
+        assert reason.relation in ("full", "settled", "merged")
+
+
+@pytest.mark.parametrize("changes", FLEETS.values(), ids=FLEETS)
+def test_every_pair_is_explained_and_the_inequality_of_its_kind_holds(changes):
+    problem = talk(**changes)
+    result = plan(problem)
+    reasons = explain(problem, result)
+    told = {(r.frontend, r.destination) for r in reasons if r.destination != SHED}
+    assert told == {(f, e) for f in DEMAND for e in CAPACITY}
     for reason in reasons:
-        assert reason.cost_ms == pytest.approx(
-            reason.network_ms + reason.idle_ms + reason.work * reason.engine_price_ms
-        )
+        if reason.relation in ("barred", "empty", "shed"):
+            continue
+        check_line(reason)
         cost, row, churn = reason.cost_ms, reason.row_price_ms, reason.churn_ms
         holds = {
             "more": cost + churn == pytest.approx(row, abs=0.05),
             "some": cost == pytest.approx(row, abs=0.05),
             "kept": row - churn - 0.05 <= cost <= row + 0.05,
+            "taken": row - churn - 0.05 <= cost <= row + 0.05,
+            "limited": cost <= row + 0.05,
             "none": cost + churn >= row - 0.05,
+            "left": cost >= row - 0.05,
+            "settled": problem.demand_rps[reason.frontend][KEY] == 0,
         }
         assert holds[reason.relation], reason.text
+        costs = {r.destination: r.cost_ms for r in reasons if r.frontend == reason.frontend and r.cost_ms}
+        others = [ms for name, ms in costs.items() if name != reason.destination]
+        if reason.share > 0 and others and reason.relation != "settled":
+            assert reason.runner_up_ms == pytest.approx(min(others), abs=0.02)
+            assert f"runner-up {reason.runner_up} at {costs[reason.runner_up]:.1f} ms" in reason.text
 
 
-def test_the_sum_can_be_read_off_the_line():
-    problem = talk()
-    for reason in explain(problem, plan(problem)):
-        network, idle, work, price, cost = map(
-            float,
-            re.search(
-                r"([\d.]+) network \+ ([\d.]+) idle \+ ([\d.]+) × ([\d.]+) price = ([\d.]+) ms", reason.text
-            ).groups(),
-        )
-        assert network + idle + work * price == pytest.approx(cost, abs=0.2)
+def test_an_engine_that_may_not_serve_a_row_has_a_line_with_the_rule():
+    problem = talk(eligible=PARTLY)
+    result = plan(problem)
+    (line,) = [r for r in explain(problem, result, "A", KEY) if r.destination == "b"]
+    assert (line.relation, line.share) == ("barred", 0.0)
+    assert line.text.endswith("→ b 0%: may not serve it: not eligible")
+    named = explain(problem, result, "A", KEY, barred={("A", KEY): {"b": "residency: us only"}})
+    assert [r.text.partition(": ")[2] for r in named if r.relation == "barred"] == [
+        "may not serve it: residency: us only"
+    ]
 
 
-def test_refused_and_unserved_traffic_is_explained():
-    short = talk(demand_rps={f: {KEY: 2 * row[KEY]} for f, row in DEMAND.items()})
-    assert any(r.destination == SHED and "full" in r.text for r in explain(short, plan(short)))
+def test_an_engine_at_its_largest_share_says_what_it_saves_and_the_limit():
+    problem = talk(**FLEETS["largest shares"])
+    limited = [r for r in explain(problem, plan(problem)) if r.relation == "limited"]
+    assert {(r.frontend, r.destination) for r in limited} == {("A", "a"), ("B", "b"), ("C", "c")}
+    assert all("at its largest share, 60.00%" in r.text for r in limited)
+
+
+def test_an_engine_without_replicas_says_so_in_its_line():
+    problem = talk(**FLEETS["engine lost"])
+    line = next(r for r in explain(problem, plan(problem), "A", KEY) if r.destination == "b")
+    assert line.relation == "empty"
+    assert "no capacity now: 0 ready replicas × 97.00 work/s = 0" in line.text
+
+
+REFUSED = re.compile(r"refuses ([\d.]+)%: ([\d.]+) of ([\d.]+) requests/s")
+ACCOUNT = re.compile(
+    r"carry ([\d.]+) work/s of higher priority \+ ([\d.]+) of its own \(\d+\) \+ ([\d.]+) of lower"
+    r" = ([\d.]+) of ([\d.]+)"
+)
+ALIKE = re.compile(r"its priority there are refused ([\d.]+)% to ([\d.]+)%")
+PRICED = re.compile(r"one more would cost ([\d.]+) ms at least and refusing it is priced at ([\d.]+),")
+
+
+def refusals(problem):
+    lines = [r for r in explain(problem, plan(problem)) if r.relation == "shed"]
+    assert lines
+    return lines
+
+
+def check_refusal(reason, full=True):
+    """The arithmetic of a line about refused traffic, from its text."""
+    percent, refused, demand = numbers(REFUSED.search(reason.text))
+    assert refused / demand == pytest.approx(percent / 100, abs=1e-4)
+    higher, own, lower, carried, capacity = numbers(ACCOUNT.search(reason.text))
+    assert higher + own + lower == pytest.approx(carried, abs=0.021)
+    assert (carried == pytest.approx(capacity, rel=1e-3)) == full
+    assert lower == 0.0
+    cost, refusing = numbers(PRICED.search(reason.text))
+    assert cost < refusing
+
+
+@pytest.mark.parametrize("name", [name for name in FLEETS if name.startswith("refusing")])
+def test_refused_traffic_is_accounted_for_by_engines_that_are_full(name):
+    for reason in refusals(talk(**FLEETS[name])):
+        check_refusal(reason)
+        percent, _, _ = numbers(REFUSED.search(reason.text))
+        least, _ = numbers(ALIKE.search(reason.text))
+        assert least == pytest.approx(percent, abs=0.1)
+
+
+def test_refused_traffic_of_a_lower_priority_gives_way_to_the_higher():
+    rows = [(f, k) for f in DEMAND for k in (KEY, BATCH)]
+    problem = talk(
+        demand_rps={f: {KEY: 100.0, BATCH: 80.0} for f in DEMAND},
+        keys={KEY: Key(priority=10), BATCH: Key()},
+        eligible={row: frozenset(CAPACITY) for row in rows},
+    )
+    for reason in refusals(problem):
+        check_refusal(reason)
+        higher, own, *_ = numbers(ACCOUNT.search(reason.text))
+        assert (higher > 0, own > 0) == ((True, False) if reason.key == BATCH else (False, True))
+    full = [r for r in explain(problem, plan(problem)) if r.relation == "full"]
+    assert {r.key for r in full} == {BATCH}
+    assert all("no room: 97.00 of 97.00" in r.text for r in full if r.destination == "a")
+
+
+def test_traffic_refused_for_a_largest_share_names_the_engine_that_has_room():
+    problem = talk(
+        demand_rps={"A": {KEY: 50.0}},
+        eligible={("A", KEY): frozenset("a")},
+        engines=engines(a={"max_share": 0.6}),
+    )
+    (reason,) = refusals(problem)
+    check_refusal(reason, full=False)
+    assert "a may have 60.00% of it at most" in reason.text
+
+
+def test_unserved_traffic_is_explained_with_every_engine():
     dead = talk(engines={name: Engine(queue_profile(c), 0.0) for name, c in CAPACITY.items()})
-    assert all(r.relation == "unserved" for r in explain(dead, plan(dead)))
+    reasons = explain(dead, plan(dead))
+    assert {r.relation for r in reasons} == {"unserved", "empty"}
+    assert len(reasons) == 3 + 9
 
 
 def test_one_row_can_be_asked_for():

@@ -140,9 +140,25 @@ def test_explain_answers_for_one_front_end(files):
 
 def test_explain_names_the_rules_in_conflict(files):
     text = run("explain", *files, "--set", "engines.eu-1.ready_replicas=0", "eu", KEY)
-    assert "us-1 may not serve it: residency" in text
-    assert "eu-old may not serve it: capability" in text
-    assert "eu-1 may serve it but has no ready replica" in text
+    assert f"eu {KEY} → us-1 0%: may not serve it: residency" in text
+    assert f"eu {KEY} → eu-old 0%: may not serve it: capability" in text
+    assert f"eu {KEY} → eu-1 0%: may serve it but has no capacity now: 0 ready replicas" in text
+
+
+def test_explain_has_a_line_for_every_engine_of_the_model_and_says_which_rule_bars_it(files):
+    told = json.loads(run("explain", *files, "--json"))
+    lines = {(r["frontend"], r["key"], r["destination"]): r for r in told["shares"]}
+    rows = [(f, k) for f, row in STATE["demand_rps"].items() for k in row]
+    assert {name for name in lines if name[2] != "shed"} == {
+        (*row, engine) for row in rows for engine in POLICY["engines"]
+    }
+    barred = {name for name, r in lines.items() if r["relation"] == "barred"}
+    assert barred == {("us", KEY, "eu-old"), ("us", KEY, "us-spot"), ("us", BATCH, "eu-old")} | {
+        ("eu", KEY, engine) for engine in ("us-1", "us-spot", "eu-old")
+    }
+    assert "may not serve it: classes" in lines["us", KEY, "us-spot"]["text"]
+    assert lines["us", BATCH, "us-spot"]["relation"] != "barred"
+    assert told["conflicts"] == []
 
 
 @pytest.mark.parametrize(
