@@ -148,6 +148,8 @@ class ScenarioFile(_Shape):
     tick_s: Positive = 1
     interval_s: Positive = 5
     demand_window_s: NonNegative = 30
+    surges: bool = False
+    """Averages of demand begin anew when it surges beyond an engine's capacity."""
     report_delay_s: NonNegative = 2
     actuation_delay_s: NonNegative = 1
     warm_up_s: NonNegative = 120
@@ -217,6 +219,7 @@ class ScenarioFile(_Shape):
             tick_s=self.tick_s,
             interval_s=self.interval_s,
             demand_window_s=self.demand_window_s,
+            surges=self.surges,
             report_delay_s=self.report_delay_s,
             actuation_delay_s=self.actuation_delay_s,
             warm_up_s=self.warm_up_s,

@@ -52,7 +52,7 @@ class Metrics:
     reversals_per_hour: float
     """Sign changes of an engine's part of the demand."""
     settled_s: float
-    """From the last event to the last visible change of shares."""
+    """From the last event until shares are where they end, but for what is not visible."""
     overshoot: float
     """Largest excursion of an engine's part of the demand beyond where it started and ended."""
     gap_mean: float
@@ -117,7 +117,7 @@ class Recorder:
         solved = [r.plan for r in self._plans if r.plan is not None]
         gaps = [p.gap for p in solved if p.policy == "global"]
         used = np.array(self._used)
-        settled, overshoot, reversals = self._motion(time, share)
+        settled, overshoot, turns = self._motion(time, share)
         q = [0.5, 0.95, 0.99]
         t50, t95, t99 = weighted_quantiles(ttft, weight, q)
         e50, e95, e99 = weighted_quantiles(e2e, weight, q)
@@ -142,7 +142,7 @@ class Recorder:
             utilization_max=float(used[:, 1].max()),
             moved_per_minute=60.0 * sum(counted) / seconds,
             publications=sum(r.decision.publish for r in self._plans),
-            reversals_per_hour=reversals,
+            reversals_per_hour=turns,
             settled_s=settled,
             overshoot=overshoot,
             gap_mean=float(np.mean(gaps)) if gaps else float("nan"),
@@ -171,16 +171,21 @@ class Recorder:
         tail = share[time >= last]
         if len(tail) < 2:
             return 0.0, 0.0, 0.0
-        far = np.abs(tail - tail[-1]).max(axis=1) > VISIBLE
-        settled = float(time[time >= last][np.flatnonzero(far)[-1]] - last) if far.any() else 0.0
+        settled = settled_at(time[time >= last], tail, last) - last
         band = np.maximum(tail[0], tail[-1]), np.minimum(tail[0], tail[-1])
         overshoot = float(max(0.0, (tail - band[0]).max(), (band[1] - tail).max()))
         counted = share[time >= self._scenario.warm_up_s]
         hours = len(counted) * self._scenario.interval_s / 3600.0
-        return settled, overshoot, _reversals(counted) / max(hours, 1e-9)
+        return settled, overshoot, reversals(counted) / max(hours, 1e-9)
 
 
-def _reversals(share: Array) -> int:
+def settled_at(time: Array, share: Array, begin: float) -> float:
+    """From when on `share` [P, E] is within `VISIBLE` of where it ends; `begin` if it always is."""
+    far = np.flatnonzero(np.abs(share - share[-1]).max(axis=1) > VISIBLE)
+    return float(time[far[-1] + 1]) if len(far) else begin
+
+
+def reversals(share: Array) -> int:
     """Turning points of every column that are further than `VISIBLE` apart."""
     count = 0
     for column in share.T.tolist():

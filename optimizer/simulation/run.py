@@ -17,6 +17,7 @@ from optimizer.plan import Plan
 from optimizer.planner import plan
 from optimizer.problem import SHED, Engine, Observed, Problem, Shares
 from optimizer.replan import replan
+from optimizer.simulation.demand import Measured
 from optimizer.simulation.metrics import Metrics, Recorder
 from optimizer.simulation.scenario import Scenario
 from optimizer.simulation.world import Tick, World
@@ -66,16 +67,13 @@ class _Run:
         self._arrivals = scenario.arrivals(self._rows)
         mean = scenario.mean_demand(self._rows).mean(axis=0)
         self._typical = mean / max(float(mean.sum()), 1e-12)
-        self._measured: Array | None = None
+        start_rps = scenario.mean_demand(self._rows)[0]
+        self._measured = Measured(start_rps, scenario.demand_window_s, scenario.tick_s)
         self._history: deque[tuple[Tick, Array]] = deque(
             maxlen=max(1, self._periods(scenario.report_delay_s)) + 1
         )
         start = scenario.problem.previous_shares
-        first = (
-            None
-            if start
-            else plan(self._problem(scenario.mean_demand(self._rows)[0], None, 0.0), policy, self._warm)
-        )
+        first = None if start else plan(self._problem(start_rps, None, 0.0), policy, self._warm)
         self._published: Shares = start or (first.shares if first else {})
         self._second: Plan | None = first
         self._in_force = self._matrix(self._published)
@@ -114,12 +112,12 @@ class _Run:
     def _observe(self, tick: Tick, arrivals: Array, now: float) -> None:
         """Measure this tick; what the planner may use is what has left the delay line."""
         self._history.append((tick, arrivals))
-        if len(self._history) == self._history.maxlen or self._measured is None:
+        if len(self._history) == self._history.maxlen:
             rate = self._history[0][1] / self._scenario.tick_s
-            window = self._scenario.demand_window_s
-            weight = 1.0 if window <= 0 else 1.0 - np.exp(-self._scenario.tick_s / window)
-            before = self._scenario.mean_demand(self._rows)[0] if self._measured is None else self._measured
-            self._measured = before + weight * (rate - before)
+            self._measured.add(rate)
+            if self._scenario.surges:
+                work = self._round.layout.work * self._matrix(self._published)[:, :-1]
+                self._measured.begin_anew(rate, work, self._round.capacity)
             if self._scenario.correct:
                 self._learn(self._history[0][0], now)
 
@@ -148,8 +146,8 @@ class _Run:
         )
 
     def _plan(self, now: float) -> None:
-        assert self._measured is not None, "measured from the first tick on"
-        problem = self._problem(self._measured, self._published, now - self._scenario.report_delay_s)
+        measured = self._measured.rps
+        problem = self._problem(measured, self._published, now - self._scenario.report_delay_s)
         result = replan(
             problem,
             self._policy,
@@ -161,10 +159,10 @@ class _Run:
         moved = 0.0
         if result.plan is not None and result.decision.publish:
             new = self._matrix(result.plan.shares)
-            moved = float(self._measured @ np.maximum(0.0, new - self._matrix(self._published)).sum(axis=1))
+            moved = float(measured @ np.maximum(0.0, new - self._matrix(self._published)).sum(axis=1))
             self._published, self._second, self._changed = result.plan.shares, result.plan, now
             self._coming.append((now + self._scenario.actuation_delay_s, new))
-        self._recorder.planned(result, moved / max(float(self._measured.sum()), 1e-12))
+        self._recorder.planned(result, moved / max(float(measured.sum()), 1e-12))
 
     def _problem(self, demand: Array, shares: Shares | None, known_at: float) -> Problem:
         """What the planner believes: `demand`, and engines as they were at `known_at`."""

@@ -59,7 +59,9 @@ class Scenario:
     interval_s: float = 5.0
     """Planning period."""
     demand_window_s: float = 30.0
-    """Time constant of the measured demand."""
+    """Of the measured demand, an exponential average with half of it as its time constant."""
+    surges: bool = False
+    """The average begins anew when demand surges beyond an engine's capacity (`Measured.begin_anew`)."""
     report_delay_s: float = 2.0
     """Age of what the planner knows: demand, latency, readiness."""
     actuation_delay_s: float = 1.0

@@ -1,12 +1,13 @@
 """The closed loop: the same draw for all, and what theory says of each policy."""
 
 import dataclasses
+import math
 
 import pytest
 
-from optimizer import ProblemError
-from optimizer.simulation import Event, Retries, Scenario, simulate
-from tests.optimizer.fleets import DEMAND, KEY, talk
+from optimizer import ProblemError, Tuning
+from optimizer.simulation import Event, Retries, Scenario, reversals, simulate
+from tests.optimizer.fleets import CAPACITY, DEMAND, KEY, talk
 
 STEADY = Scenario("steady", talk(), duration_s=300, warm_up_s=150)
 
@@ -27,15 +28,61 @@ def test_the_same_seed_gives_the_same_run_and_another_another():
     assert other != first
 
 
+def step(**changes):
+    """S3's first step: demand at B doubles at 300 s, which is beyond what its engine can do."""
+    half = talk(demand_rps={**DEMAND, "B": {KEY: 60.0}}, max_utilization=0.95)
+    doubled = Event(300, frontend="B", demand_factor=2)
+    scenario = Scenario("step", half, duration_s=580, warm_up_s=120, report_delay_s=10, events=(doubled,))
+    return dataclasses.replace(scenario, **changes)
+
+
 def test_after_a_step_global_settles_without_turning_back():
-    half = talk(demand_rps={**DEMAND, "B": {KEY: 60.0}})
-    step = Scenario(
-        "step", half, duration_s=580, warm_up_s=120, events=(Event(300, frontend="B", demand_factor=2),)
+    metrics = simulate(step(), "global").metrics
+    assert metrics.overshoot < 0.005
+    assert metrics.reversals_per_hour == 0
+
+
+def test_a_surge_is_settled_within_a_planning_period_after_report_delay_and_demand_window():
+    surge = step(surges=True)
+    metrics = simulate(surge, "global").metrics
+    assert metrics.settled_s <= surge.report_delay_s + surge.demand_window_s + surge.interval_s
+    assert metrics.reversals_per_hour == 0
+
+
+def test_a_step_that_is_no_surge_is_settled_when_an_exponential_average_is_within_what_is_visible():
+    """Its time constant is half of the window: it has 86 % of a step after the window, 98 % after two."""
+    slow = step()
+    metrics = simulate(slow, "global").metrics
+    assert metrics.settled_s <= slow.report_delay_s + 2 * slow.demand_window_s + slow.interval_s
+
+
+def turns(loop_gain, rounds=120):
+    """Turning points of `feedback`'s shares in the first and second half of S3's peak, without smoothing.
+
+    One engine is 1 % slower for ten seconds: the demand of any front-end alone loads all engines alike. With
+    engines that follow at once, S3's delays make d = 2: what is seen is three publications old. At equal
+    utilisation u the loop gain is gain · u·ℓ′/ℓ with ℓ = 120 + 80·u/(1 − u).
+    """
+    u = sum(row[KEY] for row in DEMAND.values()) / sum(CAPACITY.values())
+    slope = 80 * u / (1 - u) ** 2 / (120 + 80 * u / (1 - u))
+    peak = Scenario(
+        "peak",
+        talk(),
+        duration_s=5 * rounds,
+        warm_up_s=0,
+        report_delay_s=10,
+        settling_s=0.1,
+        events=(Event(50, 60, engine="a", slow=1.01),),
+        tuning=Tuning(feedback_gain=loop_gain / slope, feedback_ewma=1.0),
     )
-    trace = simulate(step, "global")
-    assert trace.metrics.overshoot < 0.005
-    assert trace.metrics.reversals_per_hour == 0
-    assert trace.metrics.settled_s < 6 * step.demand_window_s
+    share = simulate(peak, "feedback").fleet_share
+    return reversals(share[: rounds // 2]), reversals(share[rounds // 2 :])
+
+
+def test_feedback_is_calm_below_its_stability_limit_and_oscillates_above():
+    limit = 2 * math.sin(math.pi / 10)  # d = 2
+    assert turns(0.85 * limit)[1] == 0
+    assert turns(1.2 * limit)[1] > 10
 
 
 def test_a_lost_engine_fails_only_what_its_detection_delay_lets_through():
@@ -60,13 +107,14 @@ def test_a_retry_budget_bounds_the_attempts():
     assert simulate(free, "capacity_weighted").metrics.amplification > 1.2
 
 
-def test_noise_moves_next_to_nothing():
+def test_noise_moves_next_to_nothing_when_demand_is_averaged_over_a_minute():
     noisy = Scenario(
         "noise",
         talk(demand_rps={f: {KEY: 0.8 * r[KEY]} for f, r in DEMAND.items()}),
         duration_s=900,
         warm_up_s=300,
         dispersion=4,
+        demand_window_s=60,
     )
     assert simulate(noisy, "global").metrics.moved_per_minute <= 0.01
 
