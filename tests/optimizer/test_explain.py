@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from optimizer import SHED, Engine, Key, engine_price_range, explain, plan, replica_value
-from tests.optimizer.fleets import CAPACITY, DEMAND, KEY, queue_profile, talk
+from optimizer import SHED, Engine, Key, Profile, engine_price_range, explain, plan, replica_value
+from tests.optimizer.fleets import CAPACITY, DEMAND, KEY, flat_profile, queue_profile, talk
 
 BATCH = "meta-llama/Llama-3.3-70B-Instruct/batch"
 BEFORE = {f: {KEY: {"a": 0.5, "b": 0.3, "c": 0.2}} for f in DEMAND}
@@ -206,6 +206,44 @@ def test_a_price_is_the_change_of_the_optimum_on_either_side():
     for name in "abc":
         low, high = engine_price_range(problem, name)
         assert low - 1 <= result.engines[name].price_ms <= high + 1
+
+
+def knee_profile(capacity):
+    """120 ms up to half of the capacity, then steeper than any distance of the talk."""
+    return Profile.parametric(
+        capacity_rps=capacity,
+        lambda_max_rps=10 * capacity,
+        ttft_base_ms=120,
+        ttft_knee_rps=capacity / 2,
+        ttft_slope=90,
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "home"), [(flat_profile, 97.0), (knee_profile, 50.0)], ids=["at its capacity", "at a kink"]
+)
+def test_a_price_that_is_not_unique_has_a_range_from_less_load_to_going_elsewhere(profile, home):
+    problem = talk(profile=profile, demand_rps={"A": {KEY: home}, "B": {KEY: 20.0}, "C": {KEY: 20.0}})
+    price = plan(problem).engines["a"].price_ms
+    low, high = engine_price_range(problem, "a")
+    assert low == pytest.approx(0.0, abs=1.0)
+    assert high == pytest.approx(98.0 - 1.0, abs=0.02)
+    assert low - 0.1 <= price <= high + 0.1
+    more = talk(profile=profile, demand_rps={"A": {KEY: home + 1}, "B": {KEY: 20.0}, "C": {KEY: 20.0}})
+    assert engine_price_range(more, "a") == pytest.approx((high, high), abs=0.02)
+
+
+def test_where_traffic_is_refused_the_price_goes_up_to_that_of_refusing_more():
+    problem = talk(demand_rps=TWICE)
+    result = plan(problem)
+    line = next(r for r in explain(problem, result, "A", KEY) if r.relation == "shed")
+    _, refusing = numbers(PRICED.search(line.text))
+    for name in CAPACITY:
+        low, high = engine_price_range(problem, name)
+        assert low <= result.engines[name].price_ms <= high
+    low, high = engine_price_range(problem, "a")
+    network, idle = 1.0, 120.0
+    assert network + idle + high == pytest.approx(refusing, rel=1e-3)
 
 
 def test_one_more_replica_saves_what_planning_with_it_saves():

@@ -138,6 +138,16 @@ def test_explain_answers_for_one_front_end(files):
     assert any("one more replica saves" in line for line in lines)
 
 
+def test_a_price_that_is_not_unique_is_told_as_a_range(files):
+    full = (*files, "--demand-scale", "3")
+    said = run("explain", *full, "--engine", "eu-1", "eu", KEY).splitlines()[-1]
+    entry = json.loads(run("explain", *full, "--engine", "eu-1", "--json"))["engines"][0]
+    low, high = entry["price_low_ms"], entry["price_high_ms"]
+    assert low < entry["price_ms"] < high
+    assert f"(anything from {low:.1f} to {high:.1f} would do)" in said
+    assert "anything from" not in run("explain", *files, "--engine", "eu-1", "eu", KEY)
+
+
 def test_explain_names_the_rules_in_conflict(files):
     text = run("explain", *files, "--set", "engines.eu-1.ready_replicas=0", "eu", KEY)
     assert f"eu {KEY} → us-1 0%: may not serve it: residency" in text
