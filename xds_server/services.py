@@ -30,6 +30,9 @@ class Context(Protocol):
     async def read(self) -> Any:
         """The next request's bytes, or `aio.EOF`."""
 
+    async def send_initial_metadata(self, metadata: tuple[()]) -> None:
+        """Send the headers, which would else go with the first message."""
+
     async def write(self, message: bytes) -> None:
         """Hand a response over; returns when the transport has room again."""
 
@@ -142,7 +145,12 @@ class _Pump:
             self._ended.set_result(rejection)
 
     async def run(self) -> Rejection | None:
-        """Serve the stream until it ends; returns why it is to be ended with an error, if it is."""
+        """Serve the stream until it ends; returns why it is to be ended with an error, if it is.
+
+        Headers go first and alone: while a write that carries them is under way, grpc can send no status
+        (TOO_MANY_OPERATIONS), so a client that does not read could not be told why its stream ends.
+        """
+        await _unless_left(self._context.send_initial_metadata(()))
         tasks: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._read()),
             asyncio.ensure_future(self._write()),
@@ -195,8 +203,20 @@ class _Pump:
                 continue
             for response in self._server.responses(self._connection):
                 body = self._codec.encode(response)
-                await self._context.write(body)
+                await _unless_left(self._context.write(body))
                 self._server.sent(self._connection, response, len(body))
+
+
+async def _unless_left(operation: Awaitable[None]) -> None:
+    """Await an operation of grpc; for ever once the client has left.
+
+    A write that is under way may fail before grpc cancels the handler for the same reason. It is no error
+    then, and no status would arrive, so the end is left to the cancellation (or to the reader's EOF).
+    """
+    try:
+        await operation
+    except aio.InternalError:
+        await asyncio.get_running_loop().create_future()
 
 
 def certificate_names(context: Context) -> frozenset[str] | None:

@@ -76,6 +76,9 @@ class BrokenTransport:
             return self._requests.pop()
         return await asyncio.Event().wait()
 
+    async def send_initial_metadata(self, metadata):
+        pass
+
     async def write(self, message):
         raise OSError("broken pipe")
 
