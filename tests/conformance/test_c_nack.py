@@ -136,3 +136,13 @@ async def test_c09_the_same_refusal_again_is_counted_but_told_as_repeated(client
     await world.quiet()
     assert [event.repeated for event in world.of(Nacked)] == [False, True, False]
     assert [event.recovered for event in world.of(Acked)] == [True]
+
+
+async def test_c09_a_refusal_said_twice_of_one_response_is_told_as_repeated(client, publish, world):
+    publish(a="1")
+    await client.want("a")
+    await client.expect("a")
+    await client.nack("bad")
+    await client.nack("bad")
+    await client.nothing()
+    assert [(event.stale, event.repeated) for event in world.of(Nacked)] == [(False, False), (True, True)]

@@ -207,7 +207,7 @@ class Watch:
         """Take the request's nonce and error as ACK or NACK of the response that is out, if they are one."""
         sent = self.outstanding
         if sent is None or nonce != sent.nonce:
-            return Verdict(nonce, error=error, stale=True) if error else None
+            return Verdict(nonce, error=error, stale=True, repeated=error == self.error) if error else None
         self.outstanding = None
         if error:
             repeated, self.error = error == self.error, error
