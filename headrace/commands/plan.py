@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 
 from headrace.offline import offline_options, read
+from headrace.saved_plan import SavedPlan, SavedPlanError
 from headrace.tables import plan_tables
-from optimizer import Shares, plan
+from optimizer import plan
 
 
 @click.command()
@@ -27,22 +28,26 @@ def command(diff_path: Path | None, as_json: bool, **where: Any) -> None:
     """Plan offline: shares, prices, gap and movement for a policy and a state of the fleet.
 
     What-if: `--set engines.eu.ready_replicas=0`, `--demand-scale 1.5`, `--policy-name nearest`.
+    `--diff` shows a saved plan's shares, loads and prices beside the new; with `--json`, `diff` has new minus
+    saved.
     """
     given = read(**where)
+    saved = _saved(diff_path) if diff_path else None
     result = plan(given.problem, given.policy_name)
     if as_json:
-        click.echo(json.dumps(result.to_json(), indent=2))
+        shown = result.to_json()
+        if saved:
+            shown["diff"] = saved.difference(result)
+        click.echo(json.dumps(shown, indent=2))
         return
     console = Console()
-    for table in plan_tables(result, _saved_shares(diff_path) if diff_path else None):
+    for table in plan_tables(result, given.problem, saved):
         console.print(table)
 
 
-def _saved_shares(path: Path) -> Shares:
+def _saved(path: Path) -> SavedPlan:
     try:
-        shares = json.loads(path.read_text())["shares"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{path}: not a plan saved by `headrace plan --json` ({error})") from None
-    if not isinstance(shares, dict):
-        raise click.ClickException(f"{path}: `shares` is not a map")
-    return shares
+        return SavedPlan.read(path)
+    except SavedPlanError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from None

@@ -124,12 +124,65 @@ def test_what_was_learned_is_planned_with_and_explained(files):
     ).output  # fmt: skip
 
 
-def test_another_policy_and_a_difference_can_be_shown(files, tmp_path):
+PUBLISHED = {"previous_shares": {"us": {KEY: {"us-1": 0.2, "eu-1": 0.8}}, "eu": {KEY: {"eu-1": 1.0}}}}
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    """A terminal in which no cell of a table is cut."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_what_moves_of_the_published_shares_is_shown(files, tmp_path, wide):
+    assert "nothing was published before" in run("plan", *files)
+    (tmp_path / "state.yaml").write_text(yaml.safe_dump({**STATE, **PUBLISHED}))
+    told = run("plan", *files, "--policy-name", "nearest")
+    plan = json.loads(run("plan", *files, "--policy-name", "nearest", "--json"))
+    assert plan["moved"]["us"][KEY] == pytest.approx(0.8, abs=1e-5)
+    (row,) = [line for line in told.splitlines() if "80.00%" in line and KEY in line]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+        "us", KEY, "80.00%", "eu-1 80.00%", "us-1 80.00%",
+    ]  # fmt: skip
+    assert "40.00% of demand: 4.80 requests/s" in told
+    stays = yaml.safe_dump({**STATE, "previous_shares": plan["shares"]})
+    (tmp_path / "state.yaml").write_text(stays)
+    told = run("plan", *files, "--policy-name", "nearest")
+    assert "0.00% of demand" in told
+    assert "Movement" not in told
+
+
+def test_another_policy_and_a_difference_can_be_shown(files, tmp_path, wide):
     saved = tmp_path / "plan.json"
     saved.write_text(run("plan", *files, "--json"))
     table = run("plan", *files, "--policy-name", "round_robin", "--diff", saved)
     assert "before" in table
+    assert "load before" in table
+    assert "price before" in table
     assert "round_robin" in table
+
+
+def test_a_difference_can_be_read_by_machines(files, tmp_path):
+    saved = tmp_path / "plan.json"
+    saved.write_text(run("plan", *files, "--json"))
+    before = json.loads(saved.read_text())
+    same = json.loads(run("plan", *files, "--json", "--diff", saved))["diff"]
+    assert same == {"shares": {}, "engines": {}}
+    after = json.loads(run("plan", *files, "--json", "--diff", saved, "--demand-scale", "3"))
+    change = after["diff"]["engines"]["eu-1"]
+    for field in ("load_rps", "price_ms"):
+        was, now = before["engines"]["eu-1"][field], after["engines"]["eu-1"][field]
+        assert change[field] == pytest.approx(now - was)
+    assert after["diff"]["shares"]["eu"][KEY]["shed"] == after["shares"]["eu"][KEY]["shed"]
+    assert after["diff"]["objective_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "not a plan"), ("{}", "no `shares`"), ('{"shares": {"us": 1}}', "shares.us: 1; expected a map")],
+)
+def test_a_difference_against_something_else_is_refused_with_its_place(files, tmp_path, text, said):
+    (tmp_path / "plan.json").write_text(text)
+    assert said in run("plan", *files, "--diff", tmp_path / "plan.json", code=2)
 
 
 def test_explain_answers_for_one_front_end(files):
