@@ -13,7 +13,18 @@ from dataclasses import dataclass, field, replace
 from headrace.policy import Eligibility, EngineSpec, KeySpec, Policy
 from headrace.policy.schema import ParametricProfile, Slo, TableProfile
 from headrace.policy.schema import ProfileFields as PolicyProfile
-from optimizer import SHED, Correction, Engine, Key, Problem, ProblemError, Profile, Shares
+from optimizer import (
+    SHED,
+    Correction,
+    Engine,
+    Key,
+    Observed,
+    Problem,
+    ProblemError,
+    Profile,
+    Shares,
+    Tuning,
+)
 from optimizer.errors import check_number
 
 DEFAULT_OUTPUT_TOKENS = 200.0
@@ -94,6 +105,7 @@ class PlanningRules:
         network_ms: Mapping[str, Mapping[str, float]] | None = None,
         previous_shares: Shares | None = None,
         refusing: Shares | None = None,
+        observed: Mapping[str, Observed] | None = None,
     ) -> Problem:
         """One round's problem.
 
@@ -105,6 +117,7 @@ class PlanningRules:
             previous_shares: what is published.
             refusing: shares that say what is refused, and so which engines keep a reserve; by default what is
                 published.
+            observed: engine -> what was measured there, for the policies `feedback` and `dgd`.
 
         Raises:
             ProblemError: a name that the policy lacks, or a value out of range.
@@ -124,6 +137,8 @@ class PlanningRules:
             eligible=self.eligible,
             previous_shares=previous_shares,
             max_gap=self.policy.planning.max_gap,
+            observed=observed,
+            tuning=_tuning(self.policy),
         )
 
     def reserved(self, shares: Shares | None, engines: Mapping[str, EngineState]) -> frozenset[str]:
@@ -287,6 +302,15 @@ def work(spec: KeySpec, item: PolicyProfile) -> float:
     prefill = prompt * (1.0 - hit) / (ref.input_tokens * (1.0 - ref.prefix_hit))
     total = item.prefill_share * prefill + (1.0 - item.prefill_share) * answer / ref.output_tokens
     return max(total, 1e-6)
+
+
+def _tuning(policy: Policy) -> Tuning:
+    planning = policy.planning
+    return Tuning(
+        feedback_gain=planning.feedback.gain,
+        feedback_ewma=planning.feedback.ewma,
+        dgd_step=planning.dgd.step,
+    )
 
 
 def _eligibility(policy: Policy) -> dict[tuple[str, str], Eligibility]:

@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from headrace.control_plane import observations, rules, upkeep
+import optimizer
+from headrace.control_plane import feedback, observations, rules, upkeep
 from headrace.control_plane.collector import SETTLE_EVERY_S, settle
 from headrace.control_plane.config import ServeConfig
 from headrace.control_plane.demand_watch import DemandWatch
@@ -322,7 +323,14 @@ class ControlPlane:
             planning_policy=self.config.planning_policy,
             held_s=self.clock() - self._served_since,
             unknown=self.learner.unknown(),
+            observed=self._observed(),
         )
+
+    def _observed(self) -> Mapping[str, optimizer.Observed] | None:
+        """What was measured of engines, for a planning policy that steers by it."""
+        if (self.config.planning_policy or self.policy.planning.policy) not in feedback.POLICIES:
+            return None
+        return feedback.observed(self.rules, self.membership.view(), self.traffic.view(), self.clock())
 
     def _take(self, found: Round, inputs: Inputs, trigger: str) -> bool:
         """Serve what a round gave. False when policy or shares changed while it was planned."""

@@ -242,7 +242,8 @@ def sample_of(replicas: tuple[Replica, ...], work: float, now: float) -> Sample 
     if total < _LEAST_RPS:
         return None
     queueing = _sum(told, Signal.WAITING, now) > _sum(told, Signal.RUNNING, now)
-    tbot, ttft = _mean(told, Signal.TBOT_MEAN_MS, now), _mean(told, Signal.TTFT_MEAN_MS, now)
+    tbot = mean_by_requests(told, Signal.TBOT_MEAN_MS, now)
+    ttft = mean_by_requests(told, Signal.TTFT_MEAN_MS, now)
     if tbot is None and ttft is None:
         return None
     return Sample(work * total / len(told), tbot, None if queueing else ttft)
@@ -252,7 +253,7 @@ def _sum(told: list[tuple[Replica, float]], signal: Signal, now: float) -> float
     return sum(replica.value(signal, now) or 0.0 for replica, _ in told)
 
 
-def _mean(told: list[tuple[Replica, float]], signal: Signal, now: float) -> float | None:
+def mean_by_requests(told: list[tuple[Replica, float]], signal: Signal, now: float) -> float | None:
     """The mean by requests, of the replicas that tell it; None without any."""
     values = [(rps, value) for replica, rps in told if rps > 0 and (value := replica.value(signal, now))]
     total = sum(rps for rps, _ in values)

@@ -13,6 +13,7 @@ from headrace.problem import EngineState, PlanningRules
 from optimizer import (
     SHED,
     Decision,
+    Observed,
     Outcome,
     Partition,
     Plan,
@@ -55,6 +56,8 @@ class Inputs:
     """Whether `guards.max_step` bounds what moves in this round."""
     unknown: frozenset[str] = frozenset()
     """Engines that have never served, to be tried with a trickle where they may be."""
+    observed: Mapping[str, Observed] | None = None
+    """engine -> what was measured there; only policies that steer by it are given any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ def _replanned(
         engines=inputs.engines,
         previous_shares=inputs.served.shares() or None,
         refusing=refusing,
+        observed=inputs.observed,
     )
     found = replan(
         problem,
@@ -253,6 +257,7 @@ def moves_under(rules: PlanningRules, inputs: Inputs) -> float:
         held_s=0.0,
         stepwise=False,
         unknown=frozenset(),
+        observed=None,
     )
     return moved_demand(inputs.served, plan_round(edited, Warm()).served, demand)
 

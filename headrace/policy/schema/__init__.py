@@ -19,6 +19,8 @@ from headrace.policy.schema.engines import Deny, Engine, EngineDefaults, Members
 from headrace.policy.schema.places import Frontend, Listener, Network, Region
 from headrace.policy.schema.planning import (
     Churn,
+    Dgd,
+    Feedback,
     Guards,
     Learning,
     LearningMode,
@@ -62,10 +64,12 @@ __all__ = [
     "ClassFields",
     "Defaults",
     "Deny",
+    "Dgd",
     "Document",
     "Engine",
     "EngineDefaults",
     "EngineProtection",
+    "Feedback",
     "Frontend",
     "Guards",
     "Hash",

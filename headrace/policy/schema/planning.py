@@ -48,6 +48,22 @@ class Learning(Shape):
     """Part of one key's demand for an engine that never served, until a plan takes it back; 0 = none."""
 
 
+class Feedback(Shape):
+    """The loop of `policy: feedback`; its delay is that of reports, and one round."""
+
+    gain: Annotated[float, Field(ge=0, le=2)] = 0.05
+    """Relative step of a share per relative difference of an engine's latency from the mean."""
+    ewma: PositiveFraction = 0.3
+    """Weight of the newest latency in the smoothed one."""
+
+
+class Dgd(Shape):
+    """The descent of `policy: dgd`."""
+
+    step: Annotated[float, Field(ge=0, le=4)] = 1
+    """Step over the one that is stable without delay."""
+
+
 class Planning(Shape):
     """How shares are computed."""
 
@@ -69,3 +85,7 @@ class Planning(Shape):
     """Corrected profiles."""
     guards: Guards = Guards()
     """Brakes."""
+    feedback: Feedback = Feedback()
+    """Loop of the baseline `feedback`."""
+    dgd: Dgd = Dgd()
+    """Descent of the baseline `dgd`."""
