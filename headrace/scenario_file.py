@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from headrace.policy.source import read
 from headrace.scale import Scale
 from optimizer import Engine, Key, Problem, Profile, Tuning
 from optimizer.simulation import Event, Retries, Scenario
@@ -272,20 +272,22 @@ class ScaleFile(_Shape):
 def read_scenario(path: Path) -> ScenarioFile | ScaleFile:
     """Read and check a YAML file; one with `scale` measures planning, others run a closed loop.
 
+    As strictly as a policy: no key twice, nothing that YAML reinterprets.
+
     Raises:
         ScenarioError: unreadable or invalid, with the place.
     """
+    source = read(path)
+    if source.problems:
+        raise ScenarioError("\n".join(map(str, sorted(source.problems))))
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and "scale" in content:
-            return ScaleFile.model_validate(content)
-        file = ScenarioFile.model_validate(content)
+        if "scale" in source.value:
+            return ScaleFile.model_validate(source.value)
+        file = ScenarioFile.model_validate(source.value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise ScenarioError(f"{path}: {place}: {first['msg']}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ScenarioError(f"{path}: {error}") from error
+        raise ScenarioError(f"{source.place(first['loc'])}: {place}: {first['msg']}") from error
     file.check_names(path)
     return file
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from headrace.cli import main
 from headrace.policy import load
 from headrace.problem import EngineState, PlanningRules, auto_utilization
+from headrace.state_file import FleetState
 from optimizer import ProblemError
 
 KEY = "llama-70b/interactive"
@@ -239,6 +240,30 @@ def test_a_wrong_state_is_refused_with_its_place(files, change, said):
     assert said in run("plan", *files, "--set", change, code=2)
 
 
+def test_a_state_that_says_a_thing_twice_is_refused_with_file_line_and_key(files, tmp_path):
+    state = tmp_path / "state.yaml"
+    state.write_text(f"demand_rps:\n  us:\n    {KEY}: 1\n    {KEY}: 9\n")
+    said = run("plan", *files, code=2)
+    assert f"{state}:4: demand_rps.us.{KEY}: the key is already on line 3" in said
+    state.write_text(f'{{"demand_rps": {{"us": {{"{KEY}": 1}}, "us": {{"{KEY}": 9}}}}}}')
+    assert f"{state}:1: demand_rps.us: the key is already on line 1" in run("plan", *files, code=2)
+
+
+def test_a_state_of_a_large_fleet_can_be_read(tmp_path):
+    rows = {f"us-{n}": {f"engine-{e}": 12.5 for e in range(1000)} for n in range(60)}
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"demand_rps": {"us-0": {KEY: 1.0}}, "network_ms": rows}))
+    assert state.stat().st_size > 1 << 20
+    assert len(FleetState.read(state).network_ms) == 60
+
+
+def test_every_number_of_json_is_read_as_one(tmp_path):
+    state = tmp_path / "state.json"
+    demand = {KEY: 1e-5, BATCH: 5e-324, "other/class": 1e30}
+    state.write_text(json.dumps({"demand_rps": {"us": demand}}))
+    assert FleetState.read(state).demand_rps["us"] == demand
+
+
 def test_the_strictest_slo_of_the_allowed_classes_sets_the_capacity(files):
     rules = PlanningRules.of(load(files[1]))
     assert rules.engines["us-1"].slo_capacity_rps == pytest.approx(5.5 * (1 - 24 / 80))
@@ -321,6 +346,19 @@ def test_simulate_refuses_an_unknown_field_with_its_place(tmp_path):
     assert "colour" in run("simulate", tmp_path / "s.yaml", code=2) or "profiles" in run(
         "simulate", tmp_path / "s.yaml", code=2
     )
+
+
+def test_a_scenario_that_says_a_thing_twice_is_refused_with_file_line_and_key(tmp_path):
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text("name: x\nscale:\n  sizes: [[2, 3]]\n  rounds: 2\n  rounds: 9\n")
+    said = run("simulate", scenario, code=2)
+    assert f"{scenario}:5: scale.rounds: the key is already on line 4" in said
+
+
+def test_a_wrong_value_of_a_scenario_is_told_with_its_line(tmp_path):
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text("name: x\nscale:\n  sizes: [[2, 3]]\n  rounds: 0\n")
+    assert f"{scenario}:4: scale.rounds: " in run("simulate", scenario, code=2)
 
 
 def test_every_example_scenario_can_be_read():
