@@ -1,7 +1,6 @@
 """The offline commands, through the command line, with a real policy file."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +11,7 @@ from headrace.policy import load
 from headrace.problem import EngineState, PlanningRules, auto_utilization
 from headrace.state_file import FleetState
 from optimizer import ProblemError
+from tests.headrace.offline.commands import run
 
 KEY = "llama-70b/interactive"
 BATCH = "llama-70b/batch"
@@ -74,12 +74,6 @@ def files(tmp_path):
     policy.write_text(yaml.safe_dump(POLICY))
     state.write_text(yaml.safe_dump(STATE))
     return ["--policy", str(policy), "--state", str(state)]
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def test_plan_prints_json_with_every_stable_field(files):
@@ -330,70 +324,3 @@ def test_a_plot_of_the_fit_is_a_png(tmp_path):
     (tmp_path / "m.csv").write_text("load_rps,ttft_ms,tbot_ms\n1,100,10\n2,110,12\n3,130,15\n")
     run("fit", tmp_path / "m.csv", "--plot", tmp_path / "fit.png")
     assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_simulate_runs_a_scenario_file(tmp_path):
-    scenario = yaml.safe_load(Path("examples/scenarios/s1-talk.yaml").read_text(encoding="utf-8"))
-    short = {**scenario, "duration_s": 60, "warm_up_s": 30}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(short))
-    rows = json.loads(run("simulate", tmp_path / "s.yaml", "--policy-name", "global", "--json"))
-    assert rows[0]["policy"] == "global"
-    assert rows[0]["ttft_mean_ms"] == pytest.approx(817, rel=0.02)
-
-
-def test_simulate_refuses_an_unknown_field_with_its_place(tmp_path):
-    (tmp_path / "s.yaml").write_text("name: x\ncolour: red\n")
-    assert "colour" in run("simulate", tmp_path / "s.yaml", code=2) or "profiles" in run(
-        "simulate", tmp_path / "s.yaml", code=2
-    )
-
-
-def test_a_scenario_that_says_a_thing_twice_is_refused_with_file_line_and_key(tmp_path):
-    scenario = tmp_path / "s.yaml"
-    scenario.write_text("name: x\nscale:\n  sizes: [[2, 3]]\n  rounds: 2\n  rounds: 9\n")
-    said = run("simulate", scenario, code=2)
-    assert f"{scenario}:5: scale.rounds: the key is already on line 4" in said
-
-
-def test_a_wrong_value_of_a_scenario_is_told_with_its_line(tmp_path):
-    scenario = tmp_path / "s.yaml"
-    scenario.write_text("name: x\nscale:\n  sizes: [[2, 3]]\n  rounds: 0\n")
-    assert f"{scenario}:4: scale.rounds: " in run("simulate", scenario, code=2)
-
-
-def test_every_example_scenario_can_be_read():
-    from headrace.scenario_file import read_scenario
-
-    files = sorted(Path("examples/scenarios").glob("*.yaml"))
-    assert len(files) >= 9
-    for file in files:
-        read_scenario(file).build()
-
-
-SCALE = {"name": "small", "scale": {"sizes": [[2, 3], [3, 5]], "rounds": 2, "noise": 0.001}}
-
-
-def test_a_scale_scenario_times_each_size_and_counts_what_one_front_end_is_sent(tmp_path):
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCALE))
-    rows = json.loads(run("simulate", tmp_path / "s.yaml", "--json"))
-    assert [(row["frontends"], row["engines"]) for row in rows] == [(2, 3), (3, 5)]
-    for row in rows:
-        assert (row["cold"]["rounds"], row["warm"]["rounds"], row["quiet"]["rounds"]) == (1, 2, 2)
-        assert all(row[kind]["wall_ms"] > 0 for kind in ("cold", "warm", "quiet"))
-        assert row["gap"] <= 1e-3
-        assert 1 <= row["entries_mean"] <= row["entries_most"]
-        assert 100 < row["rds_bytes"] < row["snapshot_bytes"]
-
-
-def test_a_scale_scenario_is_told_as_a_table(tmp_path):
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCALE))
-    told = run("simulate", tmp_path / "s.yaml")
-    assert "2 × 3" in told
-    assert "route bytes" in told
-
-
-def test_a_scale_scenario_refuses_what_only_a_closed_loop_has(tmp_path):
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCALE))
-    assert "--policy-name" in run("simulate", tmp_path / "s.yaml", "--policy-name", "global", code=2)
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "x", "scale": {"sizes": [[0, 3]]}}))
-    assert "scale.sizes.0.0" in run("simulate", tmp_path / "s.yaml", code=2)
