@@ -1,4 +1,8 @@
-"""Every value in force with its source, for `headrace check --effective`."""
+"""Every value in force with its source, for `headrace check --effective`.
+
+Whatever is shown of a policy comes from here, with digests of tokens masked: they are in force, and tell an
+operator nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from headrace.policy.problems import Path, dotted
 from headrace.policy.schema import EngineProtection
 
 DEFAULT = "default"
+REDACTED = "redacted"
+_MASKED: Path = ("security", "reports", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +34,21 @@ def effective(policy: Policy) -> list[Value]:
 
     `defaults` is left out: its values are shown where they act.
     """
-    values = []
-    for path, value in _leaves(policy.document.model_dump(by_alias=True, exclude={"defaults"}), ()):
-        values.append(Value(dotted(path), value, _source(policy, path)))
+    values = [
+        Value(dotted(path), shown(path, value), _source(policy, path)) for path, value in leaves(policy)
+    ]
     return sorted(values, key=lambda item: item.path)
+
+
+def leaves(policy: Policy) -> Iterator[tuple[Path, Any]]:
+    """Every value in force as it is: to be compared, not to be shown."""
+    return _leaves(policy.document.model_dump(by_alias=True, exclude={"defaults"}), ())
+
+
+def shown(path: Path, value: Any) -> Any:
+    """A value in force as it may be shown: of the digests of tokens only how many there are."""
+    masked = path[: len(_MASKED)] == _MASKED and isinstance(value, tuple)
+    return (REDACTED,) * len(value) if masked else value
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

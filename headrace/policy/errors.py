@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from headrace.policy.problems import Path, shown
+from headrace.policy.problems import Path, is_secret, shown
 from headrace.policy.schema import Document, Shape
 from headrace.policy.source import Source, is_faulty
 
@@ -65,17 +65,25 @@ def _words(detail: ErrorDetails, path: Path) -> tuple[str, str]:
         names = _fields(detail["loc"][:-1])
         return "unknown key" + did_you_mean(str(path[-1]), names), one_of(names)
     if kind == "literal_error":
-        return f"is {shown(value)}", str(ctx["expected"]).replace("'", "")
+        return f"is {_said(value, path)}", str(ctx["expected"]).replace("'", "")
     if kind in ("too_short", "too_long"):
         bound = f"at least {ctx['min_length']}" if kind == "too_short" else f"at most {ctx['max_length']}"
         count = len(value)
         return f"has {count} {'entry' if count == 1 else 'entries'}", bound
     if kind in _BOUNDS:
-        return f"is {shown(value)}", _BOUNDS[kind].format(**ctx)
+        return f"is {_said(value, path)}", _BOUNDS[kind].format(**ctx)
     expected = _KINDS.get(kind, detail["msg"])
     if kind in ("float_type", "int_type") and isinstance(value, str) and _is_number(value):
         expected += " (YAML reads this notation as text: write it out, without quotes)"
-    return f"is {shown(value)}", expected
+    return f"is {_said(value, path)}", expected
+
+
+def _said(value: object, path: Path) -> str:
+    """A value as its author would recognise it; only its kind where it may be a secret."""
+    telling = value and isinstance(value, str | int | float) and not isinstance(value, bool)
+    if not (is_secret(path) and telling):
+        return shown(value)
+    return ("text" if isinstance(value, str) else "a number") + " (not repeated here)"
 
 
 def _is_number(text: str) -> bool:

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.policy.effective import effective
+from headrace.policy.effective import leaves, shown
 from headrace.policy.policy import EngineSpec, Policy, meet
+from headrace.policy.problems import dotted
 
 Rule = frozenset[str] | None
 """Jurisdictions that are allowed; None = all."""
@@ -27,7 +28,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One effective value that an edit changes; None where it is not there."""
+    """One effective value that an edit changes, as it may be shown; None where it is not there."""
 
     path: str
     old: object
@@ -85,13 +86,13 @@ def _named_replicas(engine: EngineSpec) -> float:
 
 def differences(old: Policy, new: Policy) -> tuple[Difference, ...]:
     """Every effective value that differs, sorted by path: what a held edit would change."""
-    before = {item.path: item.value for item in effective(old)}
-    after = {item.path: item.value for item in effective(new)}
-    return tuple(
-        Difference(path, before.get(path), after.get(path))
-        for path in sorted(before.keys() | after.keys())
-        if before.get(path) != after.get(path)
+    before, after = dict(leaves(old)), dict(leaves(new))
+    changed = [path for path in before | after if before.get(path) != after.get(path)]
+    found = (
+        Difference(dotted(path), shown(path, before.get(path)), shown(path, after.get(path)))
+        for path in changed
     )
+    return tuple(sorted(found, key=lambda difference: difference.path))
 
 
 def loosens_residency(old: Policy, new: Policy) -> tuple[str, ...]:

@@ -55,6 +55,12 @@ def dotted(path: Path) -> str:
     return text
 
 
+def is_secret(path: Path) -> bool:
+    """Whether a value of the document is never repeated: somebody may have written a secret where its path or
+    its digest belongs."""
+    return path[:1] == ("security",)
+
+
 def shown(value: object, limit: int = 60) -> str:
     """A value of the document as its author would recognise it, shortened."""
     match value:

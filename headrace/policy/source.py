@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from headrace.policy.problems import Path, Place, Problem, dotted
+from headrace.policy.problems import Path, Place, Problem, dotted, is_secret
 
 MAX_BYTES = 1 << 20
 """Largest accepted file."""
@@ -110,6 +110,12 @@ def _syntax(error: yaml.YAMLError, source: Source, base: Path) -> None:
     source.complain(base, f"not valid YAML: {said}", at=at)
 
 
+def _read_as(node: yaml.Node, path: Path) -> str:
+    """What YAML takes a scalar for."""
+    tag = "something else" if is_secret(path) else f"`{node.tag}`"
+    return _READ_AS.get(node.tag.removeprefix(_TAG), tag)
+
+
 class _Reader:
     """Turns a node graph into dicts, tuples and scalars. A node met twice is an alias."""
 
@@ -149,10 +155,10 @@ class _Reader:
             )
         else:
             kind = node.tag.removeprefix(_TAG)
-            read_as = "a number" if kind in ("int", "float") else _READ_AS.get(kind, f"`{node.tag}`")
-            self.source.complain(
-                path, f"YAML reads the name `{node.value}` as {read_as}", f'"{node.value}" in quotes', place
-            )
+            read_as = "a number" if kind in ("int", "float") else _read_as(node, path)
+            name = "" if is_secret(path) else f" `{node.value}`"
+            wish = "it" if is_secret(path) else f'"{node.value}"'
+            self.source.complain(path, f"YAML reads the name{name} as {read_as}", f"{wish} in quotes", place)
         return None
 
     def value(self, node: yaml.Node, path: Path) -> Any:
@@ -164,7 +170,8 @@ class _Reader:
             return self.list(node, path)
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, path)
-        self.source.complain(path, f"has the tag `{node.tag.removeprefix(_TAG)}`", "plain YAML without tags")
+        tag = "a tag" if is_secret(path) else f"the tag `{node.tag.removeprefix(_TAG)}`"
+        self.source.complain(path, f"has {tag}", "plain YAML without tags")
         return FAULTY
 
     def fresh(self, node: yaml.Node, path: Path) -> bool:
@@ -204,7 +211,8 @@ class _Reader:
         if kind == "null":
             self.source.complain(path, "has no value", "a value, or no such key")
         else:
-            wrong = f"YAML reads `{text[:60]}` as {_READ_AS.get(kind, f'`{node.tag}`')}"
+            value = "the value" if is_secret(path) else f"`{text[:60]}`"
+            wrong = f"YAML reads {value} as {_read_as(node, path)}"
             self.source.complain(path, wrong, "true, false, a decimal number, or the text in quotes")
         return FAULTY
 

@@ -41,7 +41,7 @@ class EngineConfig:
     cluster: str = ""
     advertise: str | None = None
     """IP address that Envoys dial, if it is not `host`."""
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     """Bearer token for the reports."""
     tls: TlsFiles | None = None
     """CA of the control plane, and the replica's own certificate; reports go in plain text without it."""

@@ -56,3 +56,11 @@ def test_paths_to_secrets_mean_the_same_in_an_archived_policy(base: str, tmp_pat
     policy = load(path)
     path.unlink()
     assert _again(policy, path).secret_path("reports", "cert") == tmp_path / "a"
+
+
+def test_an_archive_holds_digests_of_tokens_and_the_content_of_no_key_or_certificate(several_files: Path):
+    for name in ("a", "b"):  # as `REPORTS` calls the certificate and its key
+        (several_files / name).write_text(f"-----BEGIN SECRET {name}-----")
+    text = json.dumps(load(several_files).archive.to_json())
+    assert DIGEST in text
+    assert "BEGIN SECRET" not in text
