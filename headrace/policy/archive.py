@@ -1,8 +1,8 @@
 """The text of a policy, so that it can be loaded again when the files on disk say something else by then.
 
 It is kept in the saved state, so it must hold no secret. Keys and certificates are never read with a policy.
-Of tokens a policy has SHA-256 digests: they must stay whole to be checked with, and nothing can be learned from
-that of a random token.
+Of tokens a policy has SHA-256 digests: they must stay whole to be checked with, and from that of a random
+token nothing can be learned.
 """
 
 from __future__ import annotations
