@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from grpc import aio
 
-from xds_server.events import Acked, Event, Nacked, Sent
+from xds_server.events import Acked, Connected, Event, Nacked, Sent
 from xds_server.server import XdsServer
 from xds_server.services import SERVER_OPTIONS, XdsServices
 
@@ -47,6 +47,7 @@ class Counts:
         self.sent = 0
         self.nacked = 0
         self.acked = Counter()
+        self.connected = 0
 
     def note(self, event: Event) -> None:
         """Count an event."""
@@ -57,6 +58,8 @@ class Counts:
                 self.acked.add()
             case Nacked():
                 self.nacked += 1
+            case Connected():
+                self.connected += 1
 
 
 class Bench:
@@ -86,14 +89,24 @@ class Bench:
 
     async def start_clients(self, count: int, frontends: int, watch: str = "eds") -> dict[str, Any]:
         """Start them; returns their first line, when all have everything."""
+        options = ("--clients", str(count), "--frontends", str(frontends), "--watch", watch)
+        return await self.start("benchmarks.xds.clients", *options)
+
+    async def start(self, module: str, *options: str) -> dict[str, Any]:
+        """Start clients of another kind, told where the server is; returns their first line."""
         self._clients = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "ignore", "-m", "benchmarks.xds.clients"),
-            *("--address", f"127.0.0.1:{self._port}", "--clients", str(count)),
-            *("--frontends", str(frontends), "--watch", watch),
+            *(sys.executable, "-W", "ignore", "-m", module),
+            *("--address", f"127.0.0.1:{self._port}", *options),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
         return await self.line()
+
+    def go_on(self) -> None:
+        """Tell the clients to do so."""
+        assert self._clients
+        assert self._clients.stdin
+        self._clients.stdin.write(b"\n")
 
     async def line(self) -> dict[str, Any]:
         """The next line of the clients."""
@@ -102,6 +115,31 @@ class Bench:
         text = await asyncio.wait_for(self._clients.stdout.readline(), 180)
         found: dict[str, Any] = json.loads(text)
         return found
+
+
+class Bounds:
+    """Figures beside their bounds, and whether all of them hold."""
+
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+
+    def at_most(self, what: str, value: float, bound: float, form: str = ".0f") -> str:
+        """`value (bound ≤ x: met)`; a figure above its bound is noted by its name."""
+        return self._text(what, value, bound, form, value <= bound, "≤")
+
+    def at_least(self, what: str, value: float, bound: float, form: str = ".0f") -> str:
+        """`value (bound ≥ x: met)`; a figure below its bound is noted by its name."""
+        return self._text(what, value, bound, form, value >= bound, "≥")
+
+    def _text(self, what: str, value: float, bound: float, form: str, met: bool, sign: str) -> str:
+        if not met:
+            self.missed.append(what)
+        return f"{value:{form}} (bound {sign} {bound:g}: {'met' if met else 'MISSED'})"
+
+    def conclude(self) -> None:
+        """The verdict, last. Exits with 1 when a bound is missed."""
+        print("missed: " + ", ".join(self.missed) if self.missed else "all bounds met", flush=True)
+        sys.exit(1 if self.missed else 0)
 
 
 def rss_mb() -> float:
@@ -113,7 +151,8 @@ def rss_mb() -> float:
 def report(what: str, **figures: object) -> None:
     """One line a figure, with the load of the machine beside it."""
     load = os.getloadavg()[0]
-    print(f"{what} (load {load:.1f}): " + ", ".join(f"{name} {value}" for name, value in figures.items()))
+    text = ", ".join(f"{name} {value}" for name, value in figures.items())
+    print(f"{what} (load {load:.1f}): {text}", flush=True)
 
 
 def quantile(values: list[float], part: float) -> float:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import grpc
+from betterproto2 import Message
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
 from envoy_data_plane.envoy.config.listener.v3 import Listener
@@ -25,7 +26,7 @@ from xds_server.resources import Resource
 from xds_server.services import AGGREGATED, Context
 from xds_server.snapshot import Snapshot
 
-MESSAGES = {
+MESSAGES: dict[str, type[Message]] = {
     "cds": Cluster,
     "eds": ClusterLoadAssignment,
     "lds": Listener,
