@@ -4,7 +4,7 @@
 
 Clients in another process dial anew for every stream and leave in four ways: cancelled once all is
 acknowledged, cancelled while the response is under way, half-closed, and with the connection closed under an
-open stream. Tasks, streams and clients in the server must be what they were after a warm-up of a tenth, and
+open stream. Tasks, streams and clients in the server must be what they were after a warm-up of a fifth, and
 resident memory may have grown by half a kilobyte a reconnect. Of that grpc.aio itself loses about 100 to 200
 bytes: the arrays of batches that are cancelled or fail (grpc#43360).
 """
@@ -38,7 +38,7 @@ async def main(asked: argparse.Namespace) -> None:
     bounds, name = Bounds(), "frontend-0"
     async with Bench() as bench:
         bench.server.publish(name, Translator().translate(fleet.table(1, asked.engines, 3), name))
-        warm_up = asked.reconnects // 10
+        warm_up = asked.reconnects // 5
         counts = ("--warm-up", str(warm_up), "--reconnects", str(asked.reconnects))
         began, used = time.monotonic(), time.process_time()
         await bench.start("benchmarks.xds.reconnecting", *counts, "--at-once", str(asked.at_once))
