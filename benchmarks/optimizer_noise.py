@@ -8,10 +8,18 @@ True demand is constant; it is measured as arrivals with index of dispersion 4 a
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from optimizer import Engine, Key, Problem, Profile
 from optimizer.simulation import Event, Scenario, simulate
 
+SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("30 s as shipped, surges", {"surges": True}),
+    ("30 s as shipped, no surges", {}),
+    ("60 s, no surges", {"demand_window_s": 60.0}),
+    ("5 s demand, no publish rule", {"demand_window_s": 10.0, "min_gain": 0.0}),
+)
+"""Windows of demand, with or without averages that begin anew in a surge (`optimizer.simulation.demand`)."""
 KEY = "meta-llama/Llama-3.3-70B-Instruct/interactive"
 
 
@@ -36,14 +44,12 @@ def fleet(frontends: int, load: float) -> Problem:
 def main() -> None:
     for load in (0.5, 0.7, 0.85):
         noisy = Scenario("noise", fleet(6, load), duration_s=3600, warm_up_s=600, dispersion=4.0)
-        for name, scenario in (
-            ("as shipped", noisy),
-            ("5 s demand, no publish rule", dataclasses.replace(noisy, demand_window_s=5.0, min_gain=0.0)),
-        ):
-            metrics = simulate(scenario, "global").metrics
+        for name, changes in SETTINGS:
+            metrics = simulate(dataclasses.replace(noisy, **changes), "global").metrics
+            missed = ": NOT MET" if changes.get("min_gain") != 0.0 and metrics.moved_per_minute > 0.01 else ""
             print(
                 f"load {load:.0%}, {name:<28} sessions moved a minute {metrics.moved_per_minute:7.3%}"
-                f" (bound 1 %), {metrics.publications:>3} published, {metrics.quiet:.0%} of rounds quiet"
+                f" (bound 1 %{missed}), {metrics.publications:>3} published, {metrics.quiet:.0%} quiet"
             )
     for load in (0.1, 0.2, 0.4):
         problem = fleet(2, load)

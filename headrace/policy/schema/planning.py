@@ -72,7 +72,7 @@ class Planning(Shape):
     interval_s: Annotated[float, Field(ge=0.1, le=3_600)] = 5
     """Seconds between rounds."""
     demand_window_s: Annotated[float, Field(ge=0.1, le=86_400)] = 30
-    """Time constant of the smoothed demand, seconds."""
+    """Window of the smoothed demand, seconds: an exponential average with half of it as its time constant."""
     max_utilization: MaxUtilization = 0.90
     """Part of capacity that is planned with, or auto: from demand and its noise."""
     max_gap: Annotated[float, Field(gt=0, le=0.5)] = 0.001
