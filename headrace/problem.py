@@ -38,7 +38,7 @@ AUTO_RESERVE = 0.75
 leaves little of it unused."""
 
 DISPERSION = 4.0
-"""Index of dispersion of request arrivals assumed by `max_utilization: auto`."""
+"""Index of dispersion of request arrivals: what noise of demand is taken to be, here and for surges."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping
 
 from headrace.control_plane.loads import Demand, engine_loads
+from headrace.problem import DISPERSION
 from optimizer import Problem, Shares
 
 ENTER = 1.25
@@ -28,7 +29,7 @@ BEYOND_SIGMAS = 2.5
 FALLEN_SIGMAS = 3.0
 """For what is asked of a model that refuses a part: a false alarm costs the memory of an average."""
 FAST_WINDOW_S = 4.0
-"""Window of the fast estimate: of `rps` Poisson arrivals/s its standard deviation is √(rps / window)."""
+"""Window of the fast estimate: of `rps` arrivals/s its standard deviation is √(dispersion · rps / window)."""
 SETTLE_S = 2 * FAST_WINDOW_S
 """Smoothing that begins anew when a surge is just seen begins too low: so long the fast estimate counts."""
 
@@ -109,7 +110,7 @@ def _sum(demand: Demand, rows: list[Row]) -> float:
 
 def _clearly_above(rps: float, sigmas: float = SIGMAS) -> float:
     """What noise about a rate does not explain."""
-    return max(ENTER * rps, rps + sigmas * math.sqrt(max(rps, 1.0) / FAST_WINDOW_S))
+    return max(ENTER * rps, rps + sigmas * math.sqrt(DISPERSION * max(rps, 1.0) / FAST_WINDOW_S))
 
 
 def overloads(shares: Shares, problem: Problem, demand: Demand, sigmas: float = 0.0) -> list[str]:
@@ -117,7 +118,7 @@ def overloads(shares: Shares, problem: Problem, demand: Demand, sigmas: float = 
 
     By more than `sigmas` standard deviations of a load that is estimated over `FAST_WINDOW_S`."""
     load, variance = (engine_loads(shares, problem, demand, power) for power in (1, 2))
-    noise = {name: sigmas * math.sqrt(each / FAST_WINDOW_S) for name, each in variance.items()}
+    noise = {name: sigmas * math.sqrt(DISPERSION * each / FAST_WINDOW_S) for name, each in variance.items()}
     engines = {name: problem.engines[name] for name in load}
     capacity = {name: spec.capacity_rps / (1.0 - spec.reserve) * (1 + 1e-6) for name, spec in engines.items()}
     return sorted(name for name, rps in load.items() if rps > capacity[name] + noise[name])

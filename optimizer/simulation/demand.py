@@ -8,9 +8,11 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 FAST_WINDOW_S = 4.0
-"""Window of the estimate that sees a surge; of Poisson arrivals its standard deviation is √(rps / window)."""
+"""Window of the estimate that sees a surge; its standard deviation is √(dispersion · rps / window)."""
 ENTER = 1.25
 SIGMAS = 4.0
+DISPERSION = 4.0
+"""Index of dispersion that a surge has to stand out of."""
 
 
 class Measured:
@@ -36,10 +38,10 @@ class Measured:
     def begin_anew(self, rate: Array, work: Array, capacity: Array) -> None:
         """Forget the averages of surging rows when an engine would be beyond its `capacity` [E].
 
-        A row surges when the fast estimate is above the average by a quarter and by more than Poisson noise
+        A row surges when the fast estimate is above the average by a quarter and by more than noise
         explains. It goes on from this tick's `rate` [R]. `work` [R, E]: work/s on an engine per request/s.
         """
-        noise = SIGMAS * np.sqrt(np.maximum(self.rps, 1.0) / FAST_WINDOW_S)
+        noise = SIGMAS * np.sqrt(DISPERSION * np.maximum(self.rps, 1.0) / FAST_WINDOW_S)
         surging = self._fast > np.maximum(ENTER * self.rps, self.rps + noise)
         if surging.any() and np.any(self._fast @ work > capacity):
             self.rps, self._fast = (np.where(surging, rate, old) for old in (self.rps, self._fast))

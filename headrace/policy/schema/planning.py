@@ -71,7 +71,7 @@ class Planning(Shape):
     """`global`, or a baseline to compare with."""
     interval_s: Annotated[float, Field(ge=0.1, le=3_600)] = 5
     """Seconds between rounds."""
-    demand_window_s: Annotated[float, Field(ge=0.1, le=86_400)] = 30
+    demand_window_s: Annotated[float, Field(ge=0.1, le=86_400)] = 60
     """Window of the smoothed demand, seconds: an exponential average with half of it as its time constant."""
     max_utilization: MaxUtilization = 0.90
     """Part of capacity that is planned with, or auto: from demand and its noise."""

@@ -12,25 +12,25 @@ def rows(rps: float) -> dict[str, dict[str, float]]:
     return {"west": {KEY: rps}}
 
 
-def test_a_row_surges_from_a_quarter_above_the_smoothed_demand():
+def test_a_large_row_surges_from_a_quarter_above_the_smoothed_demand():
     surges = Surges()
-    surges.update(rows(100), rows(120), 0.0)
-    assert surges.demand(rows(100), rows(120)) == rows(100)
-    surges.update(rows(100), rows(130), 0.0)
-    assert surges.demand(rows(100), rows(130)) == rows(130)
+    surges.update(rows(400), rows(480), 0.0)
+    assert surges.demand(rows(400), rows(480)) == rows(400)
+    surges.update(rows(400), rows(510), 0.0)
+    assert surges.demand(rows(400), rows(510)) == rows(510)
 
 
 def test_what_noise_explains_is_no_surge_however_large_its_part():
     surges = Surges()
-    surges.update(rows(8), rows(13), 0.0)
+    surges.update(rows(16), rows(31), 0.0)
     assert not surges.any
-    surges.update(rows(8), rows(14), 0.0)
+    surges.update(rows(16), rows(33), 0.0)
     assert surges.any
 
 
 def test_a_surge_lasts_until_the_estimates_nearly_agree():
     surges = Surges()
-    surges.update(rows(100), rows(130), 0.0)
+    surges.update(rows(100), rows(150), 0.0)
     surges.update(rows(105), rows(120), 0.0)
     assert surges.any
     surges.update(rows(116), rows(120), 0.0)
@@ -39,7 +39,7 @@ def test_a_surge_lasts_until_the_estimates_nearly_agree():
 
 def test_smoothing_begins_anew_once_a_surge_and_the_fast_estimate_counts_until_it_has_settled():
     surges = Surges()
-    surges.update(rows(100), rows(130), 0.0)
+    surges.update(rows(100), rows(150), 0.0)
     assert surges.begin_anew(0.0) == {("west", KEY)}
     surges.update(rows(130), rows(140), 1.0)
     assert not surges.begin_anew(1.0)
@@ -98,7 +98,7 @@ def test_a_row_that_the_policy_no_longer_has_is_no_fall():
 
 def test_a_surge_never_lowers_what_is_planned_for():
     surges = Surges()
-    surges.update(rows(100), rows(130), 0.0)
+    surges.update(rows(100), rows(150), 0.0)
     assert surges.demand(rows(100), rows(90)) == rows(100)
 
 
@@ -114,5 +114,5 @@ def test_only_engines_beyond_their_effective_capacity_are_overloaded():
     found = plan(problem)
     assert overloads(found.shares, problem, rows(89)) == []
     assert overloads(found.shares, problem, rows(91)) == ["gpu"]
-    assert overloads(found.shares, problem, rows(105), sigmas=4.0) == []
-    assert overloads(found.shares, problem, rows(120), sigmas=4.0) == ["gpu"]
+    assert overloads(found.shares, problem, rows(120), sigmas=4.0) == []
+    assert overloads(found.shares, problem, rows(140), sigmas=4.0) == ["gpu"]

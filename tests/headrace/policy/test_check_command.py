@@ -101,7 +101,7 @@ def test_effective_values_say_where_they_come_from(in_force):
         extra="planning: {interval_s: 2}\nprotection: {hash: {lb: maglev}}\n",
     )
     assert values["planning.interval_s"] == (2, "53")
-    assert values["planning.demand_window_s"] == (30, "default")
+    assert values["planning.demand_window_s"] == (60, "default")
     assert values["engines.us-east-h100-02.region"] == ("us-east", "41")
     assert values["engines.us-east-h100-02.capabilities"] == (["tools"], "39")
     assert values["engines.us-east-h100-02.max_share"] == (1, "default")
