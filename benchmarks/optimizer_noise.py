@@ -74,7 +74,7 @@ def main() -> None:
             f" {after:.3%} after (bound: the same)"
         )
         failed |= after < before - 1e-3
-    sys.exit(failed)
+    sys.exit(int(failed))
 
 
 if __name__ == "__main__":
