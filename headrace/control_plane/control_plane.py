@@ -3,8 +3,8 @@
 Requests never wait for anything here. Endpoints follow members at once; shares follow rounds, every few
 seconds and at once when an engine is lost or comes back; limits follow the plan; the policy file is watched.
 
-A little over 400 lines, as it is one class: every part calls others through it. What can be said without the
-others is in modules of its own.
+Nearly 500 lines, as it is one class: every part calls others through it. What can be said without the others
+is in modules of its own.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 
 from headrace.control_plane.loads import Demand, engine_loads
-from headrace.problem import DISPERSION
+from headrace.profiles import DISPERSION
 from optimizer import Problem, Shares
 
 ENTER = 1.25

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from headrace.cli import main
 from headrace.policy import load
-from headrace.problem import EngineState, PlanningRules, auto_utilization
+from headrace.problem import EngineState, PlanningRules
+from headrace.profiles import auto_utilization
 from headrace.state_file import FleetState
 from optimizer import ProblemError
 from tests.headrace.offline.commands import run
