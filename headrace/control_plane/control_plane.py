@@ -253,7 +253,7 @@ class ControlPlane:
             self._unsaved.clear()
             served = self.served
             await self.persistence.save()
-            if served is self.served:  # else newer ones are on their way, or told already
+            if served.sequence > self.publisher.served.sequence:  # else newer ones were shown at once
                 self._show(served)
 
     def _look_for_lost_engines(self) -> None:

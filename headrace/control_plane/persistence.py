@@ -12,6 +12,8 @@ from headrace.control_plane.telemetry import Telemetry
 
 _EVERY_S = 10.0
 _PAUSE_S = 0.2
+LIMIT_S = 2.0
+"""Longest time that new shares wait for the disk."""
 
 
 class Persistence:
@@ -32,6 +34,8 @@ class Persistence:
         self._wall_clock = wall_clock
         self._changed = asyncio.Event()
         self._saving = threading.Lock()
+        self._writing: asyncio.Future[None] | None = None
+        """The latest write of `save`."""
 
     def changed(self) -> None:
         """Shares or members changed: save soon."""
@@ -48,9 +52,22 @@ class Persistence:
             await asyncio.sleep(_PAUSE_S)
 
     async def save(self) -> None:
-        """Save what is now; returns when it is on the disk, or told that it could not be."""
-        if self._store is not None and (state := self._state()) is not None:
-            await asyncio.to_thread(self._save, state)
+        """Save what is now; returns when it is on the disk, told that it could not be, or after `LIMIT_S`.
+
+        A disk that hangs gets no second write before the first has ended: it would hold another thread."""
+        if await self._ended(self._writing) and (state := self._state()) is not None:
+            self._writing = asyncio.ensure_future(asyncio.to_thread(self._save, state))
+            await self._ended(self._writing)
+
+    async def _ended(self, writing: asyncio.Future[None] | None) -> bool:
+        """Whether a write ends in time."""
+        if writing is not None:
+            done, _ = await asyncio.wait({writing}, timeout=LIMIT_S)
+            if not done:
+                self._telemetry.state_not_saved(OSError(f"the disk takes more than {LIMIT_S:g} s"))
+                return False
+            writing.result()
+        return True
 
     def save_now(self) -> None:
         """Save before the process ends."""

@@ -21,9 +21,11 @@ import xds_server.protocol.client
 import xds_server.server
 import xds_server.services
 from tests.conformance.dialogue import FRONTEND, PATIENCE_S
-from tests.conformance.resources import layer
+from tests.conformance.resources import assignment, eds_cluster, layer
 from xds_server.events import Connected, Disconnected, Sent
-from xds_server.resource_types import RTDS
+from xds_server.protocol import wire
+from xds_server.resource_types import EDS, RTDS
+from xds_server.server import XdsServer
 from xds_server.services import AGGREGATED
 from xds_server.snapshot import Snapshot
 
@@ -173,3 +175,21 @@ async def test_a_client_may_half_close_while_its_first_response_is_under_way(wor
 def all_others_under_way(world):
     waiting = [type_.waiting_s for status in world.server.status() for type_ in status.types]
     return waiting.count(0.0) == 20 and len(waiting) == 21
+
+
+def test_g10_g12_thousands_of_reconnects_leave_nothing_behind():
+    server = XdsServer(clock=lambda: 0.0)
+    server.publish(FRONTEND, Snapshot.of([eds_cluster("a"), assignment("a", 80)]))
+    before = objects_of_streams()  # its own, and of servers of other tests; kept alive to compare
+    for number in range(10_000):
+        node = wire.Node(id=f"envoy-{number % 7}", cluster=FRONTEND)
+        only = EDS if number % 2 else None
+        connection = server.connect(
+            node, "peer", delta=True, only=only, wake=lambda: None, end=lambda rejection: None
+        )
+        server.receive(connection, wire.DeltaRequest(type_url=EDS.url, subscribe=("a",)))
+        assert len(list(server.responses(connection))) == 1
+        server.disconnect(connection, "closed")
+    del connection
+    assert not server.connections()
+    assert not objects_of_streams().keys() - before.keys()

@@ -25,6 +25,15 @@ async def _soon() -> None:
     """The first round waits for nothing."""
 
 
+async def _until(done: asyncio.Event, planner: Planner) -> None:
+    """Let a planner work until something is done."""
+    running = asyncio.create_task(planner.run(_soon()))
+    await asyncio.wait_for(done.wait(), 20)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
 async def faults(*rounds: Callable[[], Inputs | None]) -> tuple[list[dict], float]:
     """Run one round after the other; the `plan_failed` lines and how many rounds were counted as failed."""
     stream, done = io.StringIO(), asyncio.Event()
@@ -44,11 +53,7 @@ async def faults(*rounds: Callable[[], Inputs | None]) -> tuple[list[dict], floa
         telemetry=telemetry,
         clock=asyncio.get_running_loop().time,
     )
-    running = asyncio.create_task(planner.run(_soon()))
-    await asyncio.wait_for(done.wait(), 10)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    await _until(done, planner)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     labels = {"trigger": "timer", "result": "failed"}
     counted = telemetry.registry.get_sample_value("headrace_plan_rounds_total", labels)
@@ -101,11 +106,7 @@ class Restarted:
             clock=asyncio.get_running_loop().time,
         )
         planner.resume(unfinished_rows(json.loads(json.dumps(self._saved))) if remembers else None)
-        running = asyncio.create_task(planner.run(_soon()))
-        await asyncio.wait_for(done.wait(), 10)
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        await _until(done, planner)
         self._saved = planner.save()
         return self._served.shares()["west"][KEY].get("west-gpu", 0.0)
 
@@ -162,11 +163,7 @@ async def _home_with(folder: Path, third: str) -> float:
         telemetry=Telemetry(make_logger(io.StringIO())),
         clock=asyncio.get_running_loop().time,
     )
-    running = asyncio.create_task(planner.run(_soon()))
-    await asyncio.wait_for(done.wait(), 20)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    await _until(done, planner)
     return served.shares()["west"][KEY].get("west-gpu", 0.0)
 
 

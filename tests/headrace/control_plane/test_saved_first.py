@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace.control_plane import persistence
 from headrace.control_plane.config import Address, ServeConfig
 from headrace.control_plane.control_plane import ControlPlane
 from headrace.control_plane.store import SavedState, StateStore
@@ -53,8 +54,10 @@ class Disk:
         monkeypatch.setattr(StateStore, "save", slow)
 
 
-async def _told_before_and_after(folder: Path, disk: Disk) -> tuple[bool, bool]:
-    """Whether the xDS server had a snapshot while the disk wrote the first shares, and whether in the end."""
+async def _told_before_and_after(folder: Path, disk: Disk, *, hangs: bool = False) -> tuple[bool, bool]:
+    """Whether the xDS server had a snapshot while the disk wrote the first shares, and whether in the end.
+
+    A disk that `hangs` writes only once Envoys were told."""
     settings = config(folder)
     plane, stop, told = (
         ControlPlane(settings, load(settings.policy), make_logger()),
@@ -72,8 +75,10 @@ async def _told_before_and_after(folder: Path, disk: Disk) -> tuple[bool, bool]:
         running = asyncio.create_task(plane.run(stop))
         await asyncio.to_thread(disk.asked.wait, 20)
         before = told.is_set()
-        disk.may_write.set()
+        if not hangs:
+            disk.may_write.set()
         await asyncio.wait_for(told.wait(), 20)
+        disk.may_write.set()
         stop.set()
         await running
     return before, told.is_set()
@@ -90,3 +95,10 @@ async def test_a_full_disk_does_not_keep_envoys_from_new_shares(
 ):
     disk = Disk(monkeypatch, OSError("No space left on device"))
     assert await _told_before_and_after(tmp_path, disk) == (False, True)
+
+
+async def test_a_disk_that_hangs_does_not_keep_envoys_from_new_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(persistence, "LIMIT_S", 0.2)
+    assert await _told_before_and_after(tmp_path, Disk(monkeypatch), hangs=True) == (False, True)
